@@ -1,1 +1,1 @@
-
+//! The custom resources of Lockstep.

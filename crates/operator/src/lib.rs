@@ -1,1 +1,1 @@
-
+//! The operator: watches, executes what the core decides, reports.

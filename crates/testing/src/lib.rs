@@ -1,3 +1,13 @@
 //! The harness of the end-to-end tests, and what the test app reports.
+//!
+//! A test is a [`scenario`]: it runs in a namespace of its own, acts with the tools that users have (kubectl, Helm), and
+//! observes through the API. When it fails, it prints what a person would look at first.
 
+mod diagnostics;
+pub mod manifests;
 pub mod report;
+mod scenario;
+mod wait;
+
+pub use scenario::{Scenario, scenario};
+pub use wait::{LONG, SHORT, eventually, holds};

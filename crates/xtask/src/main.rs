@@ -1,24 +1,27 @@
 //! Everything that is done with this repository besides writing code. The Makefile's targets are thin wrappers on it.
 
+mod bench;
 mod cluster;
 mod command;
+mod demo;
 mod home;
 mod image;
+mod interrupt;
 mod progress;
 mod requirements;
+mod stage;
 mod tools;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::thread;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::cluster::Cluster;
 use crate::home::Home;
+use crate::interrupt::Guard;
 use crate::progress::note;
 
 #[derive(Parser)]
@@ -40,6 +43,16 @@ enum Task {
         #[command(subcommand)]
         action: Option<ImageAction>,
     },
+    /// Run every test: lints, unit tests, and end-to-end tests on a cluster that is started and stopped for them
+    Test,
+    /// Run what needs no cluster
+    TestUnit,
+    /// Check formatting and lints
+    Lint,
+    /// Tell the story in the terminal while it happens on a real cluster
+    Demo,
+    /// Measure
+    Bench,
 }
 
 #[derive(Subcommand)]
@@ -54,6 +67,8 @@ enum ClusterAction {
 
 #[derive(Subcommand)]
 enum ImageAction {
+    /// Only make the image files
+    Build,
     /// Load any image, OCI or Docker, from a tar file into the running cluster
     Load { file: PathBuf },
 }
@@ -74,34 +89,27 @@ fn run(task: Task) -> Result<()> {
         Task::Cluster { action: ClusterAction::Supervise } => cluster::supervisor::run(&home),
         Task::Cluster { action: ClusterAction::Down } => cluster::down(&home),
         Task::Cluster { action: ClusterAction::Up } => {
-            let cluster = start_cluster(&home)?;
+            let guard = Guard::set(&home)?;
+            let cluster = cluster::up(&home)?;
+            drop(guard);
             print_environment(&cluster);
             Ok(())
         }
         Task::Image { action: None } => image::load(&cluster::running(&home)?, &image::build_own()?),
+        Task::Image { action: Some(ImageAction::Build) } => image::build_own().map(|tars| tell_files(&tars)),
         Task::Image { action: Some(ImageAction::Load { file }) } => image::load(&cluster::running(&home)?, &[file]),
+        Task::Test => verify::everything(&home),
+        Task::TestUnit => verify::unit(),
+        Task::Lint => verify::lint(),
+        Task::Demo => demo::run(&home),
+        Task::Bench => bench::run(&home),
     }
 }
 
-/// Starts the cluster; Ctrl-C until it is up takes it down again.
-fn start_cluster(home: &Home) -> Result<Cluster> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let handle = signals.handle();
-    let home_for_interrupt = home.clone();
-    let watcher = thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            note("\ninterrupted: removing what was started");
-            if let Err(error) = cluster::abandon(&home_for_interrupt) {
-                note(&format!("error: {error:#}"));
-            }
-            std::process::exit(130);
-        }
-    });
-    let cluster = cluster::up(home);
-    handle.close();
-    // The thread ends with its handle; if it is removing the cluster right now, it ends the process itself.
-    let _ = watcher.join();
-    cluster
+fn tell_files(files: &[PathBuf]) {
+    for file in files {
+        note(&format!("  ✓ {}", file.display()));
+    }
 }
 
 /// The only thing on standard output, so that `eval "$(make -s cluster)"` works.

@@ -1,13 +1,13 @@
 //! The app that the end-to-end tests and the demo deploy: it shows over HTTP the configuration that it really sees, and
 //! behaves as that configuration tells it.
 //!
-//! `testapp` serves on port 8080; `testapp get URL` asks another one and prints the answer.
+//! `testapp` serves on port 8080, or the one in `PORT`; `testapp get URL` asks another one and prints the answer.
 
 mod behavior;
 mod config;
 
 use std::env;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,11 +22,11 @@ use axum::{Json, Router};
 use jiff::Timestamp;
 use lockstep_testing::report::{ConfigReport, SignalReport, Snapshot};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal as UnixSignal, SignalKind, signal};
 
 use crate::behavior::Behavior;
 
-const PORT: u16 = 8080;
+const DEFAULT_PORT: u16 = 8080;
 /// How many signals are remembered.
 const SIGNAL_LIMIT: usize = 1000;
 const GET_TIMEOUT: Duration = Duration::from_secs(5);
@@ -73,12 +73,20 @@ async fn serve() -> Result<()> {
         signals: Mutex::default(),
         requests: AtomicU64::new(0),
     });
-    let listener = TcpListener::bind(("0.0.0.0", PORT)).await.with_context(|| format!("cannot listen on {PORT}"))?;
+    let signals = SignalStreams::open().context("cannot receive signals")?;
+    let port = port()?;
+    let listener = TcpListener::bind(("0.0.0.0", port)).await.with_context(|| format!("cannot listen on {port}"))?;
+    eprintln!("testapp: listening on port {}", listener.local_addr()?.port());
     tokio::select! {
         served = axum::serve(listener, router(Arc::clone(&app))) => served.context("the server ended"),
-        ended = follow_signals(&app) => ended,
+        () = signals.follow(&app) => Ok(()),
         () = sleep_if_any(crash_after) => bail!("crashing, as configured"),
     }
+}
+
+fn port() -> Result<u16> {
+    let Ok(port) = env::var("PORT") else { return Ok(DEFAULT_PORT) };
+    port.parse().with_context(|| format!("PORT is `{port}`, which is no port"))
 }
 
 fn load() -> Result<Loaded> {
@@ -95,22 +103,36 @@ async fn sleep_if_any(time: Option<Duration>) {
 }
 
 /// HUP, USR1 and USR2 load the configuration again; TERM ends the app.
-async fn follow_signals(app: &App) -> Result<()> {
-    let mut hup = signal(SignalKind::hangup())?;
-    let mut usr1 = signal(SignalKind::user_defined1())?;
-    let mut usr2 = signal(SignalKind::user_defined2())?;
-    let mut term = signal(SignalKind::terminate())?;
-    loop {
-        let name = tokio::select! {
-            _ = hup.recv() => "HUP",
-            _ = usr1.recv() => "USR1",
-            _ = usr2.recv() => "USR2",
-            _ = term.recv() => return Ok(()),
-        };
-        app.remember_signal(name);
-        match load() {
-            Ok(loaded) => *lock(&app.loaded) = loaded,
-            Err(error) => eprintln!("testapp: kept the old configuration: {error:#}"),
+struct SignalStreams {
+    hup: UnixSignal,
+    usr1: UnixSignal,
+    usr2: UnixSignal,
+    term: UnixSignal,
+}
+
+impl SignalStreams {
+    fn open() -> io::Result<Self> {
+        Ok(Self {
+            hup: signal(SignalKind::hangup())?,
+            usr1: signal(SignalKind::user_defined1())?,
+            usr2: signal(SignalKind::user_defined2())?,
+            term: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn follow(mut self, app: &App) {
+        loop {
+            let name = tokio::select! {
+                _ = self.hup.recv() => "HUP",
+                _ = self.usr1.recv() => "USR1",
+                _ = self.usr2.recv() => "USR2",
+                _ = self.term.recv() => return,
+            };
+            app.remember_signal(name);
+            match load() {
+                Ok(loaded) => *lock(&app.loaded) = loaded,
+                Err(error) => eprintln!("testapp: kept the old configuration: {error:#}"),
+            }
         }
     }
 }
@@ -194,7 +216,7 @@ fn fetch(url: &str) -> Result<()> {
     if !status.contains(" 200 ") {
         bail!("{url} answered {status}");
     }
-    std::io::stdout().write_all(body.as_bytes())?;
+    io::stdout().write_all(body.as_bytes())?;
     Ok(())
 }
 

@@ -23,14 +23,11 @@ pub(super) fn apply(cluster: &Cluster) -> Result<()> {
 }
 
 /// Available: CoreDNS answers queries and the Rollouts controller watches.
-pub(super) fn are_ready(cluster: &Cluster) -> Result<bool> {
+pub(super) fn are_ready(cluster: &Cluster) -> bool {
     let condition = r#"jsonpath={.status.conditions[?(@.type=="Available")].status}"#;
-    for (namespace, deployment) in [("kube-system", "coredns"), (ARGO_NAMESPACE, "argo-rollouts")] {
+    [("kube-system", "coredns"), (ARGO_NAMESPACE, "argo-rollouts")].iter().all(|(namespace, deployment)| {
         let mut get = cluster.kubectl();
         get.args(["get", "deployment", deployment, "--namespace", namespace, "-o", condition]);
-        if command::output(&mut get)?.trim() != "True" {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+        command::output(&mut get).is_ok_and(|status| status.trim() == "True")
+    })
 }

@@ -168,7 +168,7 @@ impl Cluster {
         let step = Step::start("start etcd, the API server, controllers, scheduler, kubelet and containerd");
         self.prepare()?;
         self.launch()?;
-        self.wait_for("containerd", |cluster| Ok(cluster.layout.containerd_socket().exists()))?;
+        self.wait_for("containerd", |cluster| cluster.layout.containerd_socket().exists())?;
         for image in images {
             self.load_image(image)?;
         }
@@ -213,9 +213,9 @@ impl Cluster {
         stdin.write_all(NETWORK_READY.as_bytes()).context("the supervisor ended at once")
     }
 
-    fn wait_for(&self, what: &str, is_there: fn(&Self) -> Result<bool>) -> Result<()> {
+    fn wait_for(&self, what: &str, is_there: fn(&Self) -> bool) -> Result<()> {
         let deadline = Instant::now() + START_LIMIT;
-        while !is_there(self)? {
+        while !is_there(self) {
             if supervisor_process(&self.layout).is_none() {
                 let said = fs::read_to_string(self.layout.log("supervisor")).unwrap_or_default();
                 bail!("the cluster ended while waiting for {what}:\n{}", command::last_lines(&said, 10));
@@ -229,13 +229,14 @@ impl Cluster {
         Ok(())
     }
 
-    fn api_server_is_ready(&self) -> Result<bool> {
-        Ok(command::output(self.kubectl().args(["get", "--raw", "/readyz"])).is_ok())
+    fn api_server_is_ready(&self) -> bool {
+        command::output(self.kubectl().args(["get", "--raw", "/readyz"])).is_ok()
     }
 
-    fn node_is_ready(&self) -> Result<bool> {
+    fn node_is_ready(&self) -> bool {
         let condition = r#"jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}"#;
-        Ok(command::output(self.kubectl().args(["get", "nodes", "-o", condition]))?.trim() == "True")
+        command::output(self.kubectl().args(["get", "nodes", "-o", condition]))
+            .is_ok_and(|status| status.trim() == "True")
     }
 }
 

@@ -1,0 +1,65 @@
+//! Manifests of the test app, as users write them.
+
+use std::env;
+
+/// The image that tests deploy: on a cluster of one's own, `LOCKSTEP_TESTAPP_IMAGE` names it.
+pub fn testapp_image() -> String {
+    env::var("LOCKSTEP_TESTAPP_IMAGE").unwrap_or_else(|_| "lockstep.dev/testapp:dev".to_owned())
+}
+
+/// A Deployment `web` of the test app. Its environment comes from the ConfigMap `web-env`, its files from `web-files`.
+pub fn web_deployment(replicas: u32) -> String {
+    format!(
+        "
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: web
+spec:
+  replicas: {replicas}
+  selector:
+    matchLabels: {{app: web}}
+  template:
+    metadata:
+      labels: {{app: web}}
+    spec:
+{}",
+        indent(&web_pod_spec(), 6)
+    )
+}
+
+/// The pod of `web`: for any kind that makes pods from a template.
+pub fn web_pod_spec() -> String {
+    format!(
+        "terminationGracePeriodSeconds: 1
+containers:
+- name: web
+  image: {}
+  ports:
+  - containerPort: 8080
+  envFrom:
+  - configMapRef: {{name: web-env, optional: true}}
+  readinessProbe:
+    httpGet: {{path: /readyz, port: 8080}}
+    periodSeconds: 1
+  livenessProbe:
+    httpGet: {{path: /healthz, port: 8080}}
+  volumeMounts:
+  - {{name: files, mountPath: /etc/config}}
+volumes:
+- name: files
+  configMap: {{name: web-files, optional: true}}
+",
+        testapp_image()
+    )
+}
+
+/// A ConfigMap with one key.
+pub fn config_map(name: &str, key: &str, value: &str) -> String {
+    format!("\n---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n  {key}: {value:?}\n---\n")
+}
+
+pub fn indent(text: &str, spaces: usize) -> String {
+    let prefix = " ".repeat(spaces);
+    text.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("{prefix}{line}\n") }).collect()
+}

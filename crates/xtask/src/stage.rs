@@ -1,0 +1,76 @@
+//! The cluster that tests and the demo run on: the local one, or the user's own.
+
+use std::env;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cluster::{self, Cluster};
+use crate::command;
+use crate::home::Home;
+use crate::image;
+use crate::interrupt::Guard;
+use crate::progress::note;
+
+const CHOICE_VARIABLE: &str = "LOCKSTEP_CLUSTER";
+
+/// A cluster with our images in it.
+pub(crate) enum Stage {
+    Local { cluster: Cluster, started_here: Option<Guard> },
+    Existing,
+}
+
+impl Stage {
+    /// Starts the local cluster if need be. Until `leave` or `keep`, an interrupt takes down what was started.
+    pub(crate) fn enter(home: &Home) -> Result<Self> {
+        match env::var(CHOICE_VARIABLE).as_deref() {
+            Err(_) | Ok("" | "local") => Self::enter_local(home),
+            Ok("existing") => Self::enter_existing(),
+            Ok(other) => bail!("{CHOICE_VARIABLE}={other} is not known: use `local` or `existing`"),
+        }
+    }
+
+    fn enter_local(home: &Home) -> Result<Self> {
+        let started_here = if cluster::running(home).is_ok() { None } else { Some(Guard::set(home)?) };
+        let cluster = cluster::up(home)?;
+        image::load(&cluster, &image::build_own()?)?;
+        Ok(Self::Local { cluster, started_here })
+    }
+
+    fn enter_existing() -> Result<Self> {
+        if env::var_os("KUBECONFIG").is_none() {
+            bail!("{CHOICE_VARIABLE}=existing needs KUBECONFIG set to your cluster's kubeconfig");
+        }
+        command::output(Command::new("kubectl").args(["version"])).context("your cluster does not answer kubectl")?;
+        note(
+            "  ✓ using the cluster in KUBECONFIG; it must be able to pull or have the images of `cargo xtask image build`",
+        );
+        Ok(Self::Existing)
+    }
+
+    /// A command that finds the cluster and its tools.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        if let Self::Local { cluster, .. } = self {
+            let path = env::var("PATH").unwrap_or_default();
+            let tools = cluster.search_path();
+            command.env("KUBECONFIG", cluster.kubeconfig()).env("PATH", format!("{tools}:{path}"));
+        }
+        command
+    }
+
+    /// Stops the cluster if we started it.
+    pub(crate) fn leave(self, home: &Home) -> Result<()> {
+        match self {
+            Self::Local { started_here: Some(guard), .. } => {
+                drop(guard);
+                cluster::down(home)
+            }
+            Self::Local { .. } => {
+                note("  ✓ the cluster that was running before goes on running");
+                Ok(())
+            }
+            Self::Existing => Ok(()),
+        }
+    }
+}
