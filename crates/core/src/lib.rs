@@ -1,1 +1,14 @@
 //! The domain of Lockstep: decisions as pure functions. No async, no client, no clock.
+
+pub mod admission;
+pub mod config;
+pub mod digest;
+pub mod names;
+pub mod pins;
+pub mod references;
+pub mod table;
+
+pub use config::{ConfigKind, ConfigRef};
+pub use digest::{Digest, DigestKey};
+pub use pins::{Pin, Pins};
+pub use table::{Entry, Table};

@@ -1,0 +1,250 @@
+//! What happens to a workload or pod when it is written: the same rules as the admission policies of the chart, for
+//! clusters whose API server cannot evaluate those. A test on a real cluster compares the two.
+
+use serde_json::Value;
+
+use crate::config::ConfigRef;
+use crate::names;
+use crate::pins::{Pin, Pins};
+use crate::references::{Role, content_configs, references};
+use crate::table::Table;
+
+/// A pod template, as it stands in a workload.
+#[derive(Debug, Clone, Copy)]
+pub struct Template<'a>(pub &'a Value);
+
+/// A write of a workload, as the API server is about to store it.
+#[derive(Debug, Clone, Copy)]
+pub struct TemplateWrite<'a> {
+    /// The template before; none when the workload is new.
+    pub old: Option<Template<'a>>,
+    pub new: Template<'a>,
+    /// A patch drops an annotation only on purpose (`rollout undo`); a replaced object may never have known it.
+    pub is_patch: bool,
+}
+
+/// A name to put in the place of another, as a JSON pointer within the pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replacement {
+    pub pointer: String,
+    pub name: String,
+}
+
+impl<'a> Template<'a> {
+    fn spec(self) -> &'a Value {
+        &self.0["spec"]
+    }
+
+    fn pins_text(self) -> &'a str {
+        self.0["metadata"]["annotations"][names::PINS].as_str().unwrap_or_default()
+    }
+
+    /// Pins that cannot be read count as none: they pin nothing in the API server either.
+    fn pins(self) -> Pins {
+        self.pins_text().parse().unwrap_or_default()
+    }
+}
+
+/// The pins that a template has after a write.
+pub fn pins_after(write: TemplateWrite<'_>, table: &Table) -> Pins {
+    let Some(old) = write.old else { return join(write.new, &Pins::default(), table) };
+    if is_explicit(old, write) {
+        return keep(write.new, &write.new.pins());
+    }
+    if old.spec() == write.new.spec() { keep(write.new, &old.pins()) } else { join(write.new, &old.pins(), table) }
+}
+
+/// Whether the writer chose the pins: other ones, or none on purpose.
+fn is_explicit(old: Template<'_>, write: TemplateWrite<'_>) -> bool {
+    let (before, after) = (old.pins_text(), write.new.pins_text());
+    before != after && (!after.is_empty() || write.is_patch)
+}
+
+/// The pins of what is still referenced.
+fn keep(template: Template<'_>, pins: &Pins) -> Pins {
+    let pinned = |config: ConfigRef| pins.get(&config).cloned().map(|pin| (config, pin));
+    content_configs(template.spec()).into_iter().filter_map(pinned).collect()
+}
+
+/// What the table offers for every reference. A consumer that takes changes live goes on doing so; a config that is no longer in
+/// the table is a plain reference again.
+fn join(template: Template<'_>, old: &Pins, table: &Table) -> Pins {
+    let pinned = |config: ConfigRef| {
+        let pin = match old.get(&config) {
+            Some(Pin::Live) => Pin::Live,
+            _ => Pin::Version(table.get(&config)?.to_join()?.to_owned()),
+        };
+        Some((config, pin))
+    };
+    content_configs(template.spec()).into_iter().filter_map(pinned).collect()
+}
+
+/// The names that change when a pod is created.
+///
+/// A mirror pod stands for one that already runs: it is never changed.
+pub fn resolve_pod(pod: &Value, table: &Table) -> Vec<Replacement> {
+    if pod["metadata"]["annotations"].get("kubernetes.io/config.mirror").is_some() {
+        return Vec::new();
+    }
+    let pins = Template(pod).pins();
+    let has_controller = is_controlled(pod);
+    let replacement = |pointer: String, config: &ConfigRef| {
+        let name = match pins.get(config) {
+            Some(Pin::Version(name)) => Some(name.clone()),
+            Some(Pin::Live) => table.get(config)?.current.clone(),
+            None if has_controller => {
+                table.get(config).and_then(|entry| entry.baseline.clone().or(entry.current.clone()))
+            }
+            None => table.get(config)?.current.clone(),
+        };
+        name.map(|name| Replacement { pointer: format!("/spec{pointer}"), name })
+    };
+    let content = references(&pod["spec"]).into_iter().filter(|found| found.role == Role::Content);
+    content.filter_map(|found| replacement(found.pointer, &found.config)).collect()
+}
+
+/// Whether the pod was made from a template that Lockstep pins: only then is a missing pin an old template.
+fn is_controlled(pod: &Value) -> bool {
+    let owners = pod["metadata"]["ownerReferences"].as_array();
+    owners.into_iter().flatten().any(|owner| {
+        let kind = owner["kind"].as_str().unwrap_or_default();
+        owner["controller"] == true && PINNING_CONTROLLERS.contains(&kind)
+    })
+}
+
+/// What makes pods from templates that are pinned when they are written.
+pub const PINNING_CONTROLLERS: [&str; 5] = ["ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController"];
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::ConfigKind::{ConfigMap, Secret};
+
+    fn table() -> Table {
+        let mut table = Table::default();
+        let app = table.entry(ConfigRef::new(ConfigMap, "app"));
+        (app.baseline, app.current) = (Some("app-1".into()), Some("app-2".into()));
+        let db = table.entry(ConfigRef::new(Secret, "db"));
+        (db.baseline, db.current, db.next) = (Some("db-1".into()), Some("db-1".into()), Some("db-2".into()));
+        table
+    }
+
+    fn template(image: &str, configs: &[&str], pins: &str) -> Value {
+        let volumes: Vec<Value> = configs
+            .iter()
+            .map(|config| match config.split_once('/') {
+                Some(("secret", name)) => json!({"secret": {"secretName": name}}),
+                Some((_, name)) => json!({"configMap": {"name": name}}),
+                None => json!({}),
+            })
+            .collect();
+        let annotations = if pins.is_empty() { json!({}) } else { json!({names::PINS: pins}) };
+        json!({"metadata": {"annotations": annotations}, "spec": {"containers": [{"image": image}], "volumes": volumes}})
+    }
+
+    const BOTH: [&str; 2] = ["configmap/app", "secret/db"];
+
+    fn update(old: &Value, new: &Value, is_patch: bool) -> String {
+        pins_after(TemplateWrite { old: Some(Template(old)), new: Template(new), is_patch }, &table()).to_string()
+    }
+
+    #[test]
+    fn a_new_workload_joins_the_release_under_way() {
+        let new = template("v1", &BOTH, "");
+        let write = TemplateWrite { old: None, new: Template(&new), is_patch: false };
+        assert_eq!(pins_after(write, &table()).to_string(), "configmap/app=app-2,secret/db=db-2");
+    }
+
+    #[test]
+    fn a_new_workload_does_not_bring_pins_from_elsewhere() {
+        let new = template("v1", &["configmap/app"], "configmap/app=app-of-another-cluster");
+        let write = TemplateWrite { old: None, new: Template(&new), is_patch: false };
+        assert_eq!(pins_after(write, &table()).to_string(), "configmap/app=app-2");
+    }
+
+    #[test]
+    fn a_new_image_joins_too() {
+        let (old, new) = (template("v1", &BOTH, "secret/db=db-1"), template("v2", &BOTH, "secret/db=db-1"));
+        assert_eq!(update(&old, &new, true), "configmap/app=app-2,secret/db=db-2");
+    }
+
+    #[test]
+    fn the_same_manifest_again_changes_nothing() {
+        let old = template("v1", &BOTH, "configmap/app=app-1");
+        assert_eq!(update(&old, &old, true), "configmap/app=app-1");
+        assert_eq!(update(&old, &template("v1", &BOTH, ""), false), "configmap/app=app-1", "replaced without pins");
+    }
+
+    #[test]
+    fn adopting_a_workload_pins_nothing_until_it_changes() {
+        let old = template("v1", &BOTH, "");
+        assert_eq!(update(&old, &old, true), "");
+    }
+
+    #[test]
+    fn undo_is_an_explicit_wish() {
+        let old = template("v2", &BOTH, "configmap/app=app-2,secret/db=db-2");
+        let undone = template("v1", &BOTH, "configmap/app=app-1,secret/db=db-1");
+        assert_eq!(update(&old, &undone, true), "configmap/app=app-1,secret/db=db-1");
+        assert_eq!(update(&old, &template("v1", &BOTH, ""), true), "", "back to a template from before the adoption");
+    }
+
+    #[test]
+    fn a_reference_that_goes_takes_its_pin_along() {
+        let old = template("v1", &BOTH, "configmap/app=app-2,secret/db=db-1");
+        assert_eq!(
+            update(&old, &template("v1", &["secret/db"], "configmap/app=app-2,secret/db=db-1"), true),
+            "secret/db=db-2"
+        );
+    }
+
+    #[test]
+    fn a_config_that_opted_out_is_a_plain_reference_after_the_next_change() {
+        let configs = ["configmap/former"];
+        let (old, new) = (
+            template("v1", &configs, "configmap/former=former-1"),
+            template("v2", &configs, "configmap/former=former-1"),
+        );
+        assert_eq!(update(&old, &old, true), "configmap/former=former-1");
+        assert_eq!(update(&old, &new, true), "");
+    }
+
+    #[test]
+    fn a_consumer_that_follows_live_goes_on_doing_so() {
+        let (old, new) = (template("v1", &BOTH, "configmap/app=live"), template("v2", &BOTH, "configmap/app=live"));
+        assert_eq!(update(&old, &new, true), "configmap/app=live,secret/db=db-2");
+    }
+
+    fn resolved(owner: Option<&str>, pins: &str) -> Vec<String> {
+        let mut pod = template("v1", &BOTH, pins);
+        if let Some(kind) = owner {
+            pod["metadata"]["ownerReferences"] = json!([{"kind": kind, "controller": true}]);
+        }
+        resolve_pod(&pod, &table()).into_iter().map(|replacement| replacement.name).collect()
+    }
+
+    #[test]
+    fn a_pinned_pod_runs_what_its_template_says() {
+        assert_eq!(resolved(Some("ReplicaSet"), "configmap/app=app-0,secret/db=db-0"), ["app-0", "db-0"]);
+    }
+
+    #[test]
+    fn an_unpinned_pod_of_an_old_template_runs_what_was_current_when_it_was_adopted() {
+        assert_eq!(resolved(Some("ReplicaSet"), ""), ["app-1", "db-1"]);
+    }
+
+    #[test]
+    fn a_pod_without_a_template_runs_what_is_current() {
+        assert_eq!(resolved(None, ""), ["app-2", "db-1"]);
+        assert_eq!(resolved(Some("SomethingElse"), "configmap/app=live"), ["app-2", "db-1"]);
+    }
+
+    #[test]
+    fn a_mirror_pod_is_left_alone() {
+        let mut pod = template("v1", &BOTH, "");
+        pod["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("x");
+        assert_eq!(resolve_pod(&pod, &table()), []);
+    }
+}
