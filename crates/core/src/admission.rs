@@ -19,8 +19,9 @@ pub struct TemplateWrite<'a> {
     /// The template before; none when the workload is new.
     pub old: Option<Template<'a>>,
     pub new: Template<'a>,
-    /// A patch drops an annotation only on purpose (`rollout undo`); a replaced object may never have known it.
-    pub is_patch: bool,
+    /// Whether the writer knew the object that it changed: a patch, or an object with its uid. Such a writer leaves pins out only on
+    /// purpose, as `rollout undo` does; a manifest that replaces the object blindly never knew of them.
+    pub knows_object: bool,
 }
 
 /// A name to put in the place of another, as a JSON pointer within the pod.
@@ -57,7 +58,7 @@ pub fn pins_after(write: TemplateWrite<'_>, table: &Table) -> Pins {
 /// Whether the writer chose the pins: other ones, or none on purpose.
 fn is_explicit(old: Template<'_>, write: TemplateWrite<'_>) -> bool {
     let (before, after) = (old.pins_text(), write.new.pins_text());
-    before != after && (!after.is_empty() || write.is_patch)
+    before != after && (!after.is_empty() || write.knows_object)
 }
 
 /// The pins of what is still referenced.
@@ -146,21 +147,21 @@ mod tests {
 
     const BOTH: [&str; 2] = ["configmap/app", "secret/db"];
 
-    fn update(old: &Value, new: &Value, is_patch: bool) -> String {
-        pins_after(TemplateWrite { old: Some(Template(old)), new: Template(new), is_patch }, &table()).to_string()
+    fn update(old: &Value, new: &Value, knows_object: bool) -> String {
+        pins_after(TemplateWrite { old: Some(Template(old)), new: Template(new), knows_object }, &table()).to_string()
     }
 
     #[test]
     fn a_new_workload_joins_the_release_under_way() {
         let new = template("v1", &BOTH, "");
-        let write = TemplateWrite { old: None, new: Template(&new), is_patch: false };
+        let write = TemplateWrite { old: None, new: Template(&new), knows_object: false };
         assert_eq!(pins_after(write, &table()).to_string(), "configmap/app=app-2,secret/db=db-2");
     }
 
     #[test]
     fn a_new_workload_does_not_bring_pins_from_elsewhere() {
         let new = template("v1", &["configmap/app"], "configmap/app=app-of-another-cluster");
-        let write = TemplateWrite { old: None, new: Template(&new), is_patch: false };
+        let write = TemplateWrite { old: None, new: Template(&new), knows_object: false };
         assert_eq!(pins_after(write, &table()).to_string(), "configmap/app=app-2");
     }
 

@@ -1,0 +1,88 @@
+{{- /*
+The expressions that the admission policies share. The same rules stand in Rust in crates/core/src/admission.rs; an end-to-end test
+compares the two.
+
+`lookup` says how a config's key (KEY below, such as "configmap/app") finds the name of its version: a condition and a value.
+*/}}
+
+{{- /* A patch of one reference, as the innermost part of a walk: for each element `e` with index `i` of a list. */}}
+{{- define "lockstep.cel.patchEach" -}}
+{{- $key := printf "(%q + %s.orValue(\"\"))" (printf "%s/" .kind) .name -}}
+{{- $condition := .lookup.condition | replace "KEY" $key -}}
+{{- $value := .lookup.value | replace "KEY" $key -}}
+{{ .list }}.transformList({{ .index }}, {{ .element }}, {{ $condition }}, JSONPatch{op: "replace", path: {{ .path }}, value: {{ $value }}})
+{{- end }}
+
+{{- /* The references in a list of containers: envFrom and env. */}}
+{{- define "lockstep.cel.containerPatches" -}}
+{{- $containers := .containers -}}
+{{- $lookup := .lookup -}}
+{{- $walks := list -}}
+{{- range $place := list
+      (dict "kind" "configmap" "list" "envFrom" "name" "e.?configMapRef.?name" "path" "configMapRef/name")
+      (dict "kind" "secret" "list" "envFrom" "name" "e.?secretRef.?name" "path" "secretRef/name")
+      (dict "kind" "configmap" "list" "env" "name" "e.?valueFrom.?configMapKeyRef.?name" "path" "valueFrom/configMapKeyRef/name")
+      (dict "kind" "secret" "list" "env" "name" "e.?valueFrom.?secretKeyRef.?name" "path" "valueFrom/secretKeyRef/name") }}
+{{- $path := printf "\"/spec/%s/\" + string(ci) + \"/%s/\" + string(ei) + \"/%s\"" $containers $place.list $place.path -}}
+{{- $inner := include "lockstep.cel.patchEach" (dict "lookup" $lookup "kind" $place.kind "name" $place.name "list" (printf "c.%s" $place.list) "index" "ei" "element" "e" "path" $path) -}}
+{{- $walks = append $walks (printf "object.spec.?%s.orValue([]).transformList(ci, c, has(c.%s), %s).flatten()" $containers $place.list $inner) -}}
+{{- end -}}
+{{- join " +\n" $walks -}}
+{{- end }}
+
+{{- /* The references in volumes, and in the sources of projected ones. */}}
+{{- define "lockstep.cel.volumePatches" -}}
+{{- $lookup := .lookup -}}
+{{- $walks := list -}}
+{{- range $place := list
+      (dict "kind" "configmap" "name" "v.?configMap.?name" "path" "configMap/name")
+      (dict "kind" "secret" "name" "v.?secret.?secretName" "path" "secret/secretName") }}
+{{- $path := printf "\"/spec/volumes/\" + string(vi) + \"/%s\"" $place.path -}}
+{{- $walks = append $walks (include "lockstep.cel.patchEach" (dict "lookup" $lookup "kind" $place.kind "name" $place.name "list" "object.spec.?volumes.orValue([])" "index" "vi" "element" "v" "path" $path)) -}}
+{{- end -}}
+{{- range $place := list
+      (dict "kind" "configmap" "name" "s.?configMap.?name" "path" "configMap/name")
+      (dict "kind" "secret" "name" "s.?secret.?name" "path" "secret/name") }}
+{{- $path := printf "\"/spec/volumes/\" + string(vi) + \"/projected/sources/\" + string(si) + \"/%s\"" $place.path -}}
+{{- $inner := include "lockstep.cel.patchEach" (dict "lookup" $lookup "kind" $place.kind "name" $place.name "list" "v.projected.sources" "index" "si" "element" "s" "path" $path) -}}
+{{- $walks = append $walks (printf "object.spec.?volumes.orValue([]).transformList(vi, v, has(v.projected) && has(v.projected.sources), %s).flatten()" $inner) -}}
+{{- end -}}
+{{- join " +\n" $walks -}}
+{{- end }}
+
+{{- /* All patches of a pod. */}}
+{{- define "lockstep.cel.podPatches" -}}
+{{- $lookup := . -}}
+{{- $walks := list -}}
+{{- range $containers := list "containers" "initContainers" "ephemeralContainers" -}}
+{{- $walks = append $walks (include "lockstep.cel.containerPatches" (dict "containers" $containers "lookup" $lookup)) -}}
+{{- end -}}
+{{- join " +\n" (append $walks (include "lockstep.cel.volumePatches" (dict "lookup" $lookup))) -}}
+{{- end }}
+
+{{- /* A map from the text of pins: {"configmap/app": "app-5f2c9a1b7d"}. */}}
+{{- define "lockstep.cel.parsePins" -}}
+{{ . }}.split(",").filter(p, p.contains("=")).transformMapEntry(i, p, {p.split("=")[0]: p.split("=")[1]})
+{{- end }}
+
+{{- /* The keys of the configs whose content a template's containers see, sorted, each once; with them, as "configmap/" or "secret/", what has no name. */}}
+{{- define "lockstep.cel.references" -}}
+(
+  ({{ . }}.spec.?containers.orValue([]) + {{ . }}.spec.?initContainers.orValue([])).map(c,
+    c.?envFrom.orValue([]).map(e, has(e.configMapRef) ? "configmap/" + e.configMapRef.?name.orValue("") : "secret/" + e.?secretRef.?name.orValue("")) +
+    c.?env.orValue([]).filter(e, has(e.valueFrom)).map(e, has(e.valueFrom.configMapKeyRef) ? "configmap/" + e.valueFrom.configMapKeyRef.?name.orValue("") : "secret/" + e.valueFrom.?secretKeyRef.?name.orValue(""))
+  ).flatten() +
+  {{ . }}.spec.?volumes.orValue([]).map(v, has(v.configMap) ? "configmap/" + v.configMap.?name.orValue("") : "secret/" + v.?secret.?secretName.orValue("")) +
+  {{ . }}.spec.?volumes.orValue([]).map(v, v.?projected.?sources.orValue([]).map(s, has(s.configMap) ? "configmap/" + s.configMap.?name.orValue("") : "secret/" + s.?secret.?name.orValue(""))).flatten()
+)
+{{- end }}
+
+{{- /* The list with most of its repetitions gone, at a cost that grows with its length and not with the square of it. */}}
+{{- define "lockstep.cel.distinctInPieces" -}}
+size({{ .list }}) <= 600 ? {{ .list }} : lists.range((size({{ .list }}) + {{ sub .piece 1 }}) / {{ .piece }}).map(i, {{ .list }}.slice(i * {{ .piece }}, (i + 1) * {{ .piece }} < size({{ .list }}) ? (i + 1) * {{ .piece }} : size({{ .list }})).distinct()).flatten()
+{{- end }}
+
+{{- /* What makes pods from templates that are pinned when they are written. */}}
+{{- define "lockstep.cel.pinningControllers" -}}
+["ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController"]
+{{- end }}

@@ -1,0 +1,138 @@
+//! A config under Lockstep's care: made for it when it opts in.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use lockstep_core::{ConfigKind, ConfigRef};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A ConfigMap or Secret whose changes become versions.
+#[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "lockstep.dev",
+    version = "v1alpha1",
+    kind = "VersionedConfig",
+    namespaced,
+    status = "VersionedConfigStatus",
+    shortname = "vc",
+    category = "lockstep",
+    printcolumn(name = "Kind", type_ = "string", json_path = ".spec.source.kind"),
+    printcolumn(name = "Source", type_ = "string", json_path = ".spec.source.name"),
+    printcolumn(name = "Current", type_ = "string", json_path = ".status.current.version"),
+    printcolumn(name = "Consumers", type_ = "integer", json_path = ".status.consumerCount"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].message",
+        priority = 1
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+pub struct VersionedConfigSpec {
+    /// The config whose changes become versions.
+    pub source: Source,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Source {
+    pub kind: SourceKind,
+    pub name: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SourceKind {
+    ConfigMap,
+    Secret,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VersionedConfigStatus {
+    /// The version that consumers should run and that was released to all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<VersionSummary>,
+    /// All versions that are kept, newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub versions: Vec<VersionSummary>,
+    /// The highest number that a version ever had.
+    #[serde(default)]
+    pub last_number: u64,
+    /// The source as it was last compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_resource_version: Option<String>,
+    #[serde(default)]
+    pub consumer_count: u64,
+    /// The workloads that use this config; at most 100 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub consumers: Vec<Consumer>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// A version, in short.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VersionSummary {
+    /// The version's name, as people use it.
+    pub version: String,
+    pub number: u64,
+    /// The name of the ConfigMap or Secret that holds it.
+    pub object: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_by: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Time>,
+}
+
+/// A workload whose pods use the config.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Consumer {
+    pub kind: String,
+    pub name: String,
+    /// The version object that its template is pinned to; none means that it has not changed since the config was adopted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<String>,
+}
+
+/// The conditions of a VersionedConfig.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConditionType {
+    /// Every change so far became a version and was released.
+    Ready,
+}
+
+impl ConditionType {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "Ready",
+        }
+    }
+}
+
+impl From<ConfigKind> for SourceKind {
+    fn from(kind: ConfigKind) -> Self {
+        match kind {
+            ConfigKind::ConfigMap => Self::ConfigMap,
+            ConfigKind::Secret => Self::Secret,
+        }
+    }
+}
+
+impl From<SourceKind> for ConfigKind {
+    fn from(kind: SourceKind) -> Self {
+        match kind {
+            SourceKind::ConfigMap => Self::ConfigMap,
+            SourceKind::Secret => Self::Secret,
+        }
+    }
+}
+
+impl From<&Source> for ConfigRef {
+    fn from(source: &Source) -> Self {
+        Self::new(source.kind.into(), source.name.clone())
+    }
+}
