@@ -5,10 +5,14 @@ pub mod config;
 pub mod digest;
 pub mod names;
 pub mod pins;
+pub mod plan;
 pub mod references;
+pub mod retention;
 pub mod table;
+pub mod version;
 
 pub use config::{ConfigKind, ConfigRef};
 pub use digest::{Digest, DigestKey};
 pub use pins::{Pin, Pins};
 pub use table::{Entry, Table};
+pub use version::{Version, VersionName};

@@ -1,0 +1,112 @@
+//! Which versions are kept, and who holds them.
+//!
+//! A version is held by what uses it, as an owner: Kubernetes' garbage collector lets it go with the last of them. The
+//! VersionedConfig holds what is kept besides.
+
+use std::collections::BTreeSet;
+
+use crate::version::Version;
+
+/// How many versions are kept besides those in use, if nobody says otherwise.
+pub const DEFAULT_RETAIN: usize = 10;
+
+/// What is known about one version's holders.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holding {
+    pub version: Version,
+    /// The uids of the owners that it has.
+    pub owners: BTreeSet<String>,
+    /// The uids of the ReplicaSets, ControllerRevisions, Jobs and so on whose template runs it.
+    pub users: BTreeSet<String>,
+    /// Whether a workload's template is pinned to it right now: what makes pods from it may not be there yet.
+    pub is_wanted: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// The owners that a version should have: users are appended, and we come or go.
+    SetOwners { object: String, add: BTreeSet<String>, keep_ours: bool },
+    /// Nobody holds it.
+    Delete { object: String },
+}
+
+/// What to change about a config's versions. `protected` are the objects that the table names.
+pub fn retain(holdings: &[Holding], protected: &BTreeSet<String>, count: usize, our_uid: &str) -> Vec<Change> {
+    let kept = newest(holdings, count);
+    holdings.iter().filter_map(|holding| change(holding, &kept, protected, our_uid)).collect()
+}
+
+fn newest(holdings: &[Holding], count: usize) -> BTreeSet<u64> {
+    let mut numbers: Vec<u64> = holdings.iter().map(|holding| holding.version.number).collect();
+    numbers.sort_unstable_by(|a, b| b.cmp(a));
+    numbers.into_iter().take(count).collect()
+}
+
+fn change(holding: &Holding, kept: &BTreeSet<u64>, protected: &BTreeSet<String>, our_uid: &str) -> Option<Change> {
+    let object = &holding.version.object;
+    let is_ours = protected.contains(object) || holding.is_wanted || kept.contains(&holding.version.number);
+    let others = holding.owners.iter().any(|owner| owner != our_uid);
+    if !is_ours && holding.users.is_empty() && !others {
+        return Some(Change::Delete { object: object.clone() });
+    }
+    let add: BTreeSet<String> = holding.users.difference(&holding.owners).cloned().collect();
+    let changes = !add.is_empty() || is_ours != holding.owners.contains(our_uid);
+    changes.then(|| Change::SetOwners { object: object.clone(), add, keep_ours: is_ours })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::version::VersionName;
+
+    const OURS: &str = "ours";
+
+    fn holding(number: u64, owners: &[&str], users: &[&str]) -> Holding {
+        let set = |uids: &[&str]| uids.iter().map(ToString::to_string).collect();
+        let version = Version {
+            object: format!("app-{number}"),
+            name: VersionName::numbered(number),
+            number,
+            digest: String::new(),
+            changed_by: None,
+            reason: None,
+        };
+        Holding { version, owners: set(owners), users: set(users), is_wanted: false }
+    }
+
+    fn set(object: &str, add: &[&str], keep_ours: bool) -> Change {
+        Change::SetOwners { object: object.into(), add: add.iter().map(ToString::to_string).collect(), keep_ours }
+    }
+
+    #[test]
+    fn users_are_appended() {
+        let changes = retain(&[holding(1, &[OURS], &["rs-1", "rs-2"])], &BTreeSet::new(), 10, OURS);
+        assert_eq!(changes, [set("app-1", &["rs-1", "rs-2"], true)]);
+        assert_eq!(retain(&[holding(1, &[OURS, "rs-1"], &["rs-1"])], &BTreeSet::new(), 10, OURS), []);
+    }
+
+    #[test]
+    fn what_is_old_is_left_to_its_users_and_goes_with_them() {
+        let versions = [holding(1, &[OURS], &[]), holding(2, &[OURS, "rs-2"], &["rs-2"]), holding(3, &[OURS], &[])];
+        let changes = retain(&versions, &BTreeSet::new(), 1, OURS);
+        assert_eq!(changes, [Change::Delete { object: "app-1".into() }, set("app-2", &[], false)]);
+    }
+
+    #[test]
+    fn what_the_table_names_or_a_template_wants_is_kept() {
+        let wanted = Holding { is_wanted: true, ..holding(2, &[OURS], &[]) };
+        let protected = BTreeSet::from(["app-1".to_owned()]);
+        assert_eq!(retain(&[holding(1, &[OURS], &[]), wanted], &protected, 0, OURS), []);
+    }
+
+    #[test]
+    fn what_somebody_else_holds_is_never_deleted() {
+        assert_eq!(retain(&[holding(1, &["stranger"], &[])], &BTreeSet::new(), 0, OURS), []);
+    }
+
+    #[test]
+    fn what_is_needed_again_is_ours_again() {
+        let changes = retain(&[holding(1, &["rs-1"], &["rs-1"])], &BTreeSet::from(["app-1".to_owned()]), 0, OURS);
+        assert_eq!(changes, [set("app-1", &[], true)]);
+    }
+}
