@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 XTASK := cargo run --quiet --locked --package xtask --
 
-.PHONY: help demo test test-unit cluster cluster-down bench lint
+.PHONY: help demo test test-unit cluster cluster-down deploy bench lint
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/; s/[$$][$$]/$$/' | expand -t 22
@@ -22,6 +22,9 @@ cluster: ## Start a real Kubernetes on this machine: eval "$$(make -s cluster)"
 
 cluster-down: ## Stop it and remove all that it left
 	@$(XTASK) cluster down
+
+deploy: ## Install Lockstep into the cluster, which is started if need be
+	@$(XTASK) deploy
 
 bench: ## Measure
 	@$(XTASK) bench

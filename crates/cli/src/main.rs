@@ -1,5 +1,7 @@
 //! The `lockstep` command, also found by kubectl as `kubectl lockstep`.
 
+mod operator;
+
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -17,6 +19,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run the operator: what the chart's Deployment starts
+    Operator(operator::Flags),
     /// Print the version
     Version,
     /// Print a completion script: source it in your shell's start-up file
@@ -27,7 +31,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse().command) {
+    match run(Arguments::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -36,12 +40,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command) -> Result<()> {
-    let mut stdout = io::stdout().lock();
+fn run(command: Command) -> Result<()> {
+    let mut stdout = io::stdout();
     match command {
+        Command::Operator(flags) => operator::run(flags)?,
         Command::Version => writeln!(stdout, "lockstep {}", env!("CARGO_PKG_VERSION"))?,
         Command::Completion { shell } => {
-            clap_complete::generate(*shell, &mut Arguments::command(), "lockstep", &mut stdout);
+            clap_complete::generate(shell, &mut Arguments::command(), "lockstep", &mut stdout);
         }
     }
     Ok(())

@@ -33,6 +33,8 @@ pub struct Observed {
     pub managed: Option<Managed>,
     /// What the consumers' templates are pinned to.
     pub consumers: Vec<ConsumerPin>,
+    /// Whether any template, also an old one that a workload could go back to, is not pinned.
+    pub has_unpinned_templates: bool,
 }
 
 /// What the VersionedConfig remembers.
@@ -166,9 +168,9 @@ fn plan_release(observed: &Observed, wanted: &Wanted) -> Vec<Action> {
         actions.push(Action::CreateVersion(version.clone()));
     }
     let released = observed.managed.as_ref().and_then(|managed| managed.released.as_deref());
-    // What unpinned templates were written against is settled once: when the config is adopted.
-    let baseline = observed.entry.baseline.clone().or_else(|| Some(released.unwrap_or(&object).to_owned()));
-    let entry = Entry { baseline, current: Some(object.clone()), next: None };
+    // What unpinned templates were written against is settled when the config is adopted, and matters for as long as there are any.
+    let adopted = observed.entry.baseline.clone().filter(|_| observed.has_unpinned_templates);
+    let entry = Entry { baseline: adopted.or_else(|| Some(object.clone())), current: Some(object.clone()), next: None };
     if entry != observed.entry {
         actions.push(Action::Publish(entry));
     }
@@ -234,6 +236,7 @@ mod tests {
             entry: Entry::default(),
             managed: None,
             consumers: Vec::new(),
+            has_unpinned_templates: true,
         }
     }
 
@@ -302,6 +305,17 @@ mod tests {
             Some(object('a')),
             "old templates stay with what they were written against"
         );
+    }
+
+    #[test]
+    fn the_baseline_goes_with_the_last_unpinned_template() {
+        let mut observed = fresh('a');
+        settle(&mut observed);
+        change(&mut observed, 'b');
+        assert_eq!(observed.entry.baseline, Some(object('a')));
+        observed.has_unpinned_templates = false;
+        settle(&mut observed);
+        assert_eq!(observed.entry.baseline, Some(object('b')));
     }
 
     #[test]

@@ -1,1 +1,119 @@
 //! The operator: watches, executes what the core decides, reports.
+//!
+//! It holds no state: what it needs to know is in the cluster's objects, so it can die at any instruction and be started anew.
+
+pub mod client;
+mod content;
+mod controller;
+mod digest_key;
+mod execute;
+mod facts;
+mod index;
+pub mod kinds;
+mod leader;
+mod metrics;
+mod queue;
+mod server;
+mod watch;
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kube::Client;
+use lockstep_core::ConfigKind;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::controller::Controller;
+use crate::execute::Executor;
+use crate::index::Watched;
+use crate::kinds::WorkloadKind;
+use crate::leader::Leadership;
+use crate::metrics::Metrics;
+use crate::watch::Scope;
+
+/// How an operator is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The namespace of the lease and of the digest key.
+    pub own_namespace: String,
+    /// Who this replica is to the others.
+    pub identity: String,
+    /// Where to work; empty means everywhere.
+    pub namespaces: Vec<String>,
+    /// How long a consumer waits for further changes before it is pinned.
+    pub settle: Duration,
+    pub listen: SocketAddr,
+    pub kinds: Vec<WorkloadKind>,
+}
+
+/// Runs until it is told to stop, or may not go on.
+pub async fn run(client: Client, options: Options) -> Result<()> {
+    let metrics = Arc::new(Metrics::default());
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (namespace, me) = (options.own_namespace.clone(), options.identity.clone());
+    let outcome = tokio::select! {
+        outcome = server::serve(options.listen, Arc::clone(&metrics)) => outcome,
+        outcome = lead(client.clone(), options, metrics) => outcome,
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    };
+    Leadership::release(client, &namespace, &me).await;
+    outcome
+}
+
+async fn lead(client: Client, options: Options, metrics: Arc<Metrics>) -> Result<()> {
+    tracing::info!(identity = options.identity, "waiting to lead");
+    let leadership = Leadership::acquire(client.clone(), &options.own_namespace, options.identity.clone()).await;
+    metrics.leads();
+    tracing::info!("leading");
+    tokio::select! {
+        outcome = leadership.hold() => outcome,
+        outcome = work(client, options, metrics) => outcome,
+    }
+}
+
+async fn work(client: Client, options: Options, metrics: Arc<Metrics>) -> Result<()> {
+    let digest_key = digest_key::ensure(client.clone(), &options.own_namespace).await?;
+    let kinds = served_kinds(&client, options.kinds).await?;
+    let scopes: Vec<Scope> =
+        if options.namespaces.is_empty() { vec![None] } else { options.namespaces.into_iter().map(Some).collect() };
+    let events = watch::everything(&client, &scopes, &kinds);
+    let watches = watches(&scopes, kinds.len());
+    let executor = Executor { client, digest_key, kinds };
+    Controller::new(executor, metrics, options.settle, watches).run(events).await;
+    Ok(())
+}
+
+/// Kinds that are not installed are not watched.
+async fn served_kinds(client: &Client, kinds: Vec<WorkloadKind>) -> Result<Vec<WorkloadKind>> {
+    let mut served = Vec::new();
+    for kind in kinds {
+        let name = format!("{}.{}", kind.resource.plural, kind.resource.group);
+        let is_served = !kind.optional
+            || watch::is_served(client, &kind.resource)
+                .await
+                .with_context(|| format!("cannot tell whether {name} is installed"))?;
+        tracing::info!(kind = name, watched = is_served, "workloads");
+        if is_served {
+            served.push(kind);
+        }
+    }
+    Ok(served)
+}
+
+fn watches(scopes: &[Scope], kinds: usize) -> HashSet<(Watched, Scope)> {
+    let mut watches = HashSet::new();
+    for scope in scopes {
+        let configs = ConfigKind::ALL.into_iter().map(Watched::Config);
+        let all = configs.chain((0..kinds).map(Watched::Workload)).chain([Watched::VersionedConfig, Watched::PinTable]);
+        watches.extend(all.map(|watched| (watched, scope.clone())));
+        if scope.is_none() {
+            watches.insert((Watched::Namespace, None));
+        }
+    }
+    watches
+}

@@ -18,13 +18,7 @@ pub(crate) fn run(home: &Home) -> Result<()> {
     command::output(demo.plain_kubectl().args(["delete", "namespace", NAMESPACE, "--ignore-not-found"]))?;
     command::output(demo.plain_kubectl().args(["create", "namespace", NAMESPACE]))?;
     demo.tell()?;
-    if let Stage::Local { cluster, .. } = &stage {
-        note(&format!(
-            "\nThe cluster stays up. To look around:\n  export KUBECONFIG={} PATH={}:$PATH\n  kubectl --namespace {NAMESPACE} get pods\nTo stop it: make cluster-down",
-            cluster.kubeconfig().display(),
-            cluster.search_path()
-        ));
-    }
+    stage.tell_how_to_look_around(&format!("kubectl --namespace {NAMESPACE} get pods"));
     Ok(())
 }
 

@@ -4,6 +4,7 @@ mod bench;
 mod cluster;
 mod command;
 mod demo;
+mod deploy;
 mod home;
 mod image;
 mod interrupt;
@@ -43,6 +44,8 @@ enum Task {
         #[command(subcommand)]
         action: Option<ImageAction>,
     },
+    /// Install Lockstep with its chart into the cluster, from this checkout
+    Deploy,
     /// Run every test: lints, unit tests, and end-to-end tests on a cluster that is started and stopped for them
     Test,
     /// Run what needs no cluster
@@ -98,6 +101,7 @@ fn run(task: Task) -> Result<()> {
         Task::Image { action: None } => image::load(&cluster::running(&home)?, &image::build_own()?),
         Task::Image { action: Some(ImageAction::Build) } => image::build_own().map(|tars| tell_files(&tars)),
         Task::Image { action: Some(ImageAction::Load { file }) } => image::load(&cluster::running(&home)?, &[file]),
+        Task::Deploy => deploy::run(&home),
         Task::Test => verify::everything(&home),
         Task::TestUnit => verify::unit(),
         Task::Lint => verify::lint(),

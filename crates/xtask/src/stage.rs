@@ -59,6 +59,18 @@ impl Stage {
         command
     }
 
+    /// For whoever goes on by hand; the cluster stays up.
+    pub(crate) fn tell_how_to_look_around(&self, command: &str) {
+        if let Self::Local { cluster, .. } = self {
+            let (kubeconfig, path) = (cluster.kubeconfig(), cluster.search_path());
+            note(&format!(
+                "\nThe cluster stays up. To look around:\n  export KUBECONFIG={} PATH={path}:$PATH",
+                kubeconfig.display()
+            ));
+            note(&format!("  {command}\nTo stop it: make cluster-down"));
+        }
+    }
+
     /// Stops the cluster if we started it.
     pub(crate) fn leave(self, home: &Home) -> Result<()> {
         match self {

@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::command;
+use crate::deploy;
 use crate::home::{Home, repository};
 use crate::progress::note;
 use crate::stage::Stage;
@@ -43,6 +44,7 @@ pub(crate) fn unit() -> Result<()> {
 fn end_to_end(home: &Home) -> Result<()> {
     title("end-to-end tests on a real cluster");
     let stage = Stage::enter(home)?;
+    deploy::install(&stage)?;
     let mut tests = stage.command(env!("CARGO"));
     tests.current_dir(repository()).args(["test", "--package", "lockstep-testing", "--features", "e2e", "--tests"]);
     let outcome = command::run(tests.args(["--", PARALLEL_SCENARIOS]));

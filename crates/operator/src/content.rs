@@ -1,0 +1,155 @@
+//! A config's content: read at the moment of its use, copied into a version, and dropped. It has no `Debug`.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use lockstep_core::digest::Content as Digestible;
+use lockstep_core::{ConfigKind, ConfigRef, Digest, DigestKey, Version, names};
+
+use crate::facts::ConfigFact;
+use crate::index::ConfigId;
+
+/// Secrets of these types belong to Kubernetes: a copy of one would not work, or would be a second credential.
+const UNCOPIABLE_TYPES: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];
+
+/// What a config holds right now.
+pub struct Content {
+    pub resource_version: String,
+    object: Object,
+}
+
+enum Object {
+    ConfigMap(ConfigMap),
+    Secret(Secret),
+}
+
+impl Content {
+    /// None if the config is gone.
+    pub async fn read(client: &Client, id: &ConfigId) -> kube::Result<Option<Self>> {
+        let name = &id.config.name;
+        let object = match id.config.kind {
+            ConfigKind::ConfigMap => {
+                Api::namespaced(client.clone(), &id.namespace).get_opt(name).await?.map(Object::ConfigMap)
+            }
+            ConfigKind::Secret => {
+                Api::namespaced(client.clone(), &id.namespace).get_opt(name).await?.map(Object::Secret)
+            }
+        };
+        Ok(object.map(|object| Self {
+            resource_version: object.meta().resource_version.clone().unwrap_or_default(),
+            object,
+        }))
+    }
+
+    pub fn digest(&self, key: &DigestKey) -> Digest {
+        match &self.object {
+            Object::ConfigMap(object) => Digest::of_config_map(&Digestible {
+                secret_type: "",
+                text: object.data.iter().flatten().map(|(name, value)| (name.as_str(), value.as_bytes())).collect(),
+                binary: bytes(object.binary_data.as_ref()),
+            }),
+            Object::Secret(object) => Digest::of_secret(
+                &Digestible {
+                    secret_type: object.type_.as_deref().unwrap_or_default(),
+                    text: bytes(object.data.as_ref()),
+                    binary: BTreeMap::new(),
+                },
+                key,
+            ),
+        }
+    }
+
+    /// Why this content cannot become a version, if it cannot.
+    pub fn obstacle(&self) -> Option<String> {
+        let Object::Secret(secret) = &self.object else { return None };
+        let kind = secret.type_.as_deref().unwrap_or_default();
+        let belongs = UNCOPIABLE_TYPES.contains(&kind);
+        belongs.then(|| {
+            format!(
+                "a Secret of type {kind} belongs to Kubernetes and cannot be copied: opt it out with the label {}=true",
+                names::IGNORE
+            )
+        })
+    }
+
+    /// Writes the version. One that is there already, from an earlier try, is as good.
+    pub async fn write_version(
+        &self,
+        client: &Client,
+        id: &ConfigId,
+        version: &Version,
+        owner: OwnerReference,
+    ) -> kube::Result<Option<ConfigFact>> {
+        let metadata = metadata(&id.config, version, owner);
+        let meta = match &self.object {
+            Object::ConfigMap(source) => {
+                let object = ConfigMap {
+                    metadata,
+                    immutable: Some(true),
+                    data: source.data.clone(),
+                    binary_data: source.binary_data.clone(),
+                };
+                create(&Api::namespaced(client.clone(), &id.namespace), &object).await?.map(|written| written.metadata)
+            }
+            Object::Secret(source) => {
+                let object = Secret {
+                    metadata,
+                    immutable: Some(true),
+                    data: source.data.clone(),
+                    type_: source.type_.clone(),
+                    string_data: None,
+                };
+                create(&Api::namespaced(client.clone(), &id.namespace), &object).await?.map(|written| written.metadata)
+            }
+        };
+        Ok(meta.and_then(|meta| ConfigFact::read(id.config.kind, &meta)))
+    }
+}
+
+impl Object {
+    fn meta(&self) -> &ObjectMeta {
+        match self {
+            Self::ConfigMap(object) => &object.metadata,
+            Self::Secret(object) => &object.metadata,
+        }
+    }
+}
+
+fn bytes(data: Option<&BTreeMap<String, ByteString>>) -> BTreeMap<&str, &[u8]> {
+    data.into_iter().flatten().map(|(name, value)| (name.as_str(), value.0.as_slice())).collect()
+}
+
+async fn create<K>(api: &Api<K>, object: &K) -> kube::Result<Option<K>>
+where
+    K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+{
+    let params = PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    match api.create(&params, object).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
+        created => created.map(Some),
+    }
+}
+
+/// Labels of the source are not copied: a GitOps tool would take the version for one of its own and prune it.
+fn metadata(config: &ConfigRef, version: &Version, owner: OwnerReference) -> ObjectMeta {
+    let mut annotations = BTreeMap::from([
+        (names::SOURCE.to_owned(), config.name.clone()),
+        (names::VERSION.to_owned(), version.name.to_string()),
+        (names::NUMBER.to_owned(), version.number.to_string()),
+        (names::DIGEST.to_owned(), version.digest.clone()),
+    ]);
+    for (name, value) in [(names::CHANGED_BY, &version.changed_by), (names::REASON, &version.reason)] {
+        annotations.extend(value.clone().map(|value| (name.to_owned(), value)));
+    }
+    ObjectMeta {
+        name: Some(version.object.clone()),
+        labels: Some(BTreeMap::from([(names::VERSION_OF.to_owned(), config.kind.word().to_owned())])),
+        annotations: Some(annotations),
+        owner_references: Some(vec![owner]),
+        ..ObjectMeta::default()
+    }
+}

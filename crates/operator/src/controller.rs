@@ -1,0 +1,283 @@
+//! The loop: watches feed the index, the index makes work, work is done a bounded number at a time, and what it wrote goes back
+//! into the index.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use lockstep_core::plan::consumer_pins;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::execute::{ConfigOutcome, ExecuteError, Executor, Written};
+use crate::facts::Key;
+use crate::index::{ConfigId, Index, Watched, Work, WorkloadId};
+use crate::metrics::Metrics;
+use crate::watch::{Scope, WatchEvent, What};
+
+/// How much is done at the same time.
+const PARALLEL: usize = 32;
+/// Facts about one config that arrive together are looked at once.
+const GATHER: Duration = Duration::from_millis(20);
+/// While consumers are being pinned, how often their config asks whether all are.
+const RELEASE_CHECK: Duration = Duration::from_millis(200);
+/// Owners are written a while after the last change: there is no hurry, and one write serves many.
+const RETENTION_DELAY: Duration = Duration::from_secs(5);
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+const LAST_RETRY: Duration = Duration::from_secs(60);
+
+pub struct Controller {
+    executor: Arc<Executor>,
+    metrics: Arc<Metrics>,
+    /// How long a consumer waits for further changes before it is pinned.
+    settle: Duration,
+    index: Index,
+    queue: crate::queue::Queue<Work>,
+    failures: HashMap<Work, u32>,
+    listings: HashMap<(Watched, Scope), HashSet<Key>>,
+    /// The watches that have not yet said all that there is.
+    unlisted: HashSet<(Watched, Scope)>,
+}
+
+enum Done {
+    Config(ConfigId, Result<ConfigOutcome, ExecuteError>),
+    Consumer(WorkloadId, Result<Option<Written>, ExecuteError>),
+    Retention(ConfigId, Result<Vec<Written>, ExecuteError>),
+}
+
+impl Controller {
+    pub fn new(
+        executor: Executor,
+        metrics: Arc<Metrics>,
+        settle: Duration,
+        watches: HashSet<(Watched, Scope)>,
+    ) -> Self {
+        Self {
+            executor: Arc::new(executor),
+            metrics,
+            settle,
+            index: Index::default(),
+            queue: crate::queue::Queue::default(),
+            failures: HashMap::new(),
+            listings: HashMap::new(),
+            unlisted: watches,
+        }
+    }
+
+    /// Runs until the stream of events ends.
+    pub async fn run(mut self, events: impl Stream<Item = WatchEvent>) {
+        let mut events = std::pin::pin!(events);
+        let mut running: JoinSet<Done> = JoinSet::new();
+        loop {
+            self.start_due(&mut running);
+            self.metrics.queued(self.queue.len());
+            let wake = self.queue.next_due().filter(|_| self.is_ready() && running.len() < PARALLEL);
+            tokio::select! {
+                event = events.next() => match event {
+                    Some(event) => self.observe(event),
+                    None => return,
+                },
+                Some(done) = running.join_next() => self.finish(done),
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
+            }
+        }
+    }
+
+    /// Before everything was listed once, what looks missing may just not have been said yet.
+    fn is_ready(&self) -> bool {
+        self.unlisted.is_empty()
+    }
+
+    fn observe(&mut self, event: WatchEvent) {
+        let watch = (event.watched, event.scope);
+        match event.what {
+            What::Listing => drop(self.listings.insert(watch, HashSet::new())),
+            What::Listed => self.end_listing(&watch),
+            What::Seen { key, fact, is_listing } => {
+                self.note_listed(&watch, &key, is_listing);
+                let work = self.index.apply(watch.0, &key, fact);
+                self.take_up(work);
+            }
+            What::Gone { key, is_listing } => {
+                self.note_listed(&watch, &key, is_listing);
+                let work = self.index.remove(watch.0, &key);
+                self.take_up(work);
+            }
+            What::Failed(error) => {
+                self.metrics.watch_failed();
+                tracing::warn!(watch = ?watch.0, error, "a watch failed and is started again");
+            }
+        }
+    }
+
+    fn note_listed(&mut self, watch: &(Watched, Scope), key: &Key, is_listing: bool) {
+        if let Some(listed) = self.listings.get_mut(watch).filter(|_| is_listing) {
+            listed.insert(key.clone());
+        }
+    }
+
+    /// What was not listed went while nobody looked.
+    fn end_listing(&mut self, watch: &(Watched, Scope)) {
+        let listed = self.listings.remove(watch).unwrap_or_default();
+        for key in self.index.keys(watch.0, watch.1.as_deref()) {
+            if !listed.contains(&key) {
+                let work = self.index.remove(watch.0, &key);
+                self.take_up(work);
+            }
+        }
+        if self.unlisted.remove(watch) && self.is_ready() {
+            self.metrics.synced();
+            tracing::info!("all that there is was seen: work starts");
+        }
+    }
+
+    fn take_up(&mut self, work: Vec<Work>) {
+        let now = Instant::now();
+        for work in work {
+            match &work {
+                Work::Config(id) if self.index.releasing(&id.namespace, &id.config).is_some() => {
+                    self.queue.push(work, now, RELEASE_CHECK);
+                }
+                Work::Config(_) | Work::Consumer(_) => self.queue.push(work, now, GATHER),
+                Work::Retention(_) => self.queue.settle(work, now, RETENTION_DELAY),
+            }
+        }
+    }
+
+    fn start_due(&mut self, running: &mut JoinSet<Done>) {
+        let now = Instant::now();
+        while self.is_ready() && running.len() < PARALLEL {
+            let Some(work) = self.queue.pop(now) else { return };
+            if !self.start(&work, running) {
+                self.queue.done(&work, now);
+                self.failures.remove(&work);
+            }
+        }
+    }
+
+    /// False if there is nothing to do after all.
+    fn start(&mut self, work: &Work, running: &mut JoinSet<Done>) -> bool {
+        let executor = Arc::clone(&self.executor);
+        match work {
+            Work::Config(id) => {
+                let Some(view) = self.index.config(id) else { return false };
+                let id = id.clone();
+                running.spawn(async move { Done::Config(id, executor.config(view).await) });
+            }
+            Work::Consumer(id) => {
+                let Some(fact) = self.index.workload(id).filter(|fact| fact.can_change).cloned() else { return false };
+                let releasing = |config: &_| self.index.releasing(&id.namespace, config);
+                let Some(pins) = consumer_pins(&fact.pins, &fact.references, releasing) else { return false };
+                let id = id.clone();
+                running.spawn(async move {
+                    let written = executor.pin(&id, &fact, &pins).await;
+                    Done::Consumer(id, written)
+                });
+            }
+            Work::Retention(id) => {
+                let Some(view) = self.index.retention(id) else { return false };
+                let id = id.clone();
+                running.spawn(async move {
+                    let written = executor.retention(&id, view).await;
+                    Done::Retention(id, written)
+                });
+            }
+        }
+        true
+    }
+
+    fn finish(&mut self, done: Result<Done, tokio::task::JoinError>) {
+        let done = match done {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::error!(%error, "work ended in a panic: the operator cannot go on safely");
+                std::process::abort();
+            }
+        };
+        match done {
+            Done::Config(id, outcome) => {
+                let work = Work::Config(id.clone());
+                let outcome = self.settle_failure(&work, outcome);
+                self.queue.done(&work, Instant::now());
+                if let Some(outcome) = outcome {
+                    self.take_in_config(&id, outcome);
+                }
+            }
+            Done::Consumer(id, written) => {
+                let work = Work::Consumer(id);
+                let written = self.settle_failure(&work, written);
+                self.queue.done(&work, Instant::now());
+                if let Some(written) = written {
+                    self.metrics.pinned();
+                    self.take_in(written);
+                }
+            }
+            Done::Retention(id, written) => {
+                let work = Work::Retention(id);
+                let written = self.settle_failure(&work, written);
+                self.queue.done(&work, Instant::now());
+                self.take_in(written.into_iter().flatten());
+            }
+        }
+    }
+
+    fn take_in_config(&mut self, id: &ConfigId, outcome: ConfigOutcome) {
+        if let Some((at, digest)) = outcome.digest {
+            self.index.remember_digest(id, at, digest);
+        }
+        if let Some(version) = &outcome.created {
+            self.metrics.version_created();
+            tracing::info!(namespace = id.namespace, config = %id.config, version = %version.name, object = version.object, by = version.changed_by, "a new version");
+        }
+        if let Some(version) = &outcome.completed {
+            self.metrics.released();
+            tracing::info!(namespace = id.namespace, config = %id.config, version, "released to all consumers");
+        }
+        self.take_in(outcome.written);
+        let now = Instant::now();
+        for workload in outcome.pin {
+            let work = Work::Consumer(WorkloadId { namespace: id.namespace.clone(), workload });
+            // A new change is worth waiting for more; being asked again about the same one is not.
+            if outcome.published {
+                self.queue.settle(work, now, self.settle);
+            } else {
+                self.queue.push(work, now, self.settle);
+            }
+        }
+    }
+
+    fn take_in(&mut self, written: impl IntoIterator<Item = Written>) {
+        for written in written {
+            let work = match written.fact {
+                Some(fact) => self.index.apply(written.watched, &written.key, fact),
+                None => self.index.remove(written.watched, &written.key),
+            };
+            self.take_up(work);
+        }
+    }
+
+    /// The result, or nothing: what failed is tried again, later each time.
+    fn settle_failure<T>(&mut self, work: &Work, result: Result<T, ExecuteError>) -> Option<T> {
+        let error = match result {
+            Ok(value) => {
+                self.failures.remove(work);
+                return Some(value);
+            }
+            Err(error) => error,
+        };
+        let failures = self.failures.entry(work.clone()).or_insert(0);
+        let delay = (FIRST_RETRY * 2_u32.saturating_pow(*failures)).min(LAST_RETRY);
+        *failures = (*failures + 1).min(16);
+        if !error.is_conflict() {
+            self.metrics.failed();
+            tracing::warn!(
+                error = format!("{error:#}"),
+                retry_ms = delay.as_millis(),
+                "work failed and is tried again"
+            );
+        }
+        self.queue.push(work.clone(), Instant::now(), delay);
+        None
+    }
+}

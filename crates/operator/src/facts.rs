@@ -1,0 +1,237 @@
+//! What is kept of the cluster's objects: the few fields that decisions need. Contents of configs are never among them.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::core::DynamicObject;
+use lockstep_api::{PinTable, VersionedConfig};
+use lockstep_core::references::content_configs;
+use lockstep_core::{ConfigKind, ConfigRef, Entry, Pins, Table, Version, names};
+use serde_json::Value;
+
+use crate::kinds::{Part, WorkloadKind};
+
+/// One object of one watch.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    pub namespace: String,
+    pub name: String,
+}
+
+/// A resource version, in the order of the API server's writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ResourceVersion(pub u64);
+
+/// A ConfigMap or Secret, without its content.
+#[derive(Debug, Clone)]
+pub enum ConfigFact {
+    Source(SourceFact),
+    Version(VersionFact),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceFact {
+    pub resource_version: ResourceVersion,
+    pub uid: String,
+    pub is_versioned: bool,
+    pub is_ignored: bool,
+    pub version_name: Option<String>,
+    pub changed_by: Option<String>,
+    pub reason: Option<String>,
+    pub retain: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+pub struct VersionFact {
+    pub resource_version: ResourceVersion,
+    pub uid: String,
+    pub config: ConfigRef,
+    pub version: Version,
+    pub owners: Vec<OwnerReference>,
+    pub created_at: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>,
+}
+
+impl ConfigFact {
+    /// None for a version that somebody wrote by hand and got wrong: it is then nobody's version.
+    pub fn read(kind: ConfigKind, meta: &ObjectMeta) -> Option<Self> {
+        let is_version = label(meta, names::VERSION_OF).is_some();
+        if is_version {
+            VersionFact::read(kind, meta).map(Self::Version)
+        } else {
+            Some(Self::Source(SourceFact::read(meta)))
+        }
+    }
+
+    pub fn resource_version(&self) -> ResourceVersion {
+        match self {
+            Self::Source(fact) => fact.resource_version,
+            Self::Version(fact) => fact.resource_version,
+        }
+    }
+}
+
+impl SourceFact {
+    fn read(meta: &ObjectMeta) -> Self {
+        let annotated = |name| annotation(meta, name).map(str::to_owned);
+        Self {
+            resource_version: resource_version(meta),
+            uid: meta.uid.clone().unwrap_or_default(),
+            is_versioned: label(meta, names::VERSIONED) == Some(names::ON),
+            is_ignored: [label(meta, names::IGNORE), annotation(meta, names::IGNORE)].contains(&Some(names::ON)),
+            version_name: annotated(names::VERSION),
+            changed_by: annotated(names::CHANGED_BY),
+            reason: annotated(names::REASON),
+            retain: annotation(meta, names::RETAIN).and_then(|count| count.parse().ok()),
+        }
+    }
+}
+
+impl VersionFact {
+    fn read(kind: ConfigKind, meta: &ObjectMeta) -> Option<Self> {
+        let version = Version {
+            object: meta.name.clone()?,
+            name: annotation(meta, names::VERSION)?.parse().ok()?,
+            number: annotation(meta, names::NUMBER)?.parse().ok()?,
+            digest: annotation(meta, names::DIGEST)?.to_owned(),
+            changed_by: annotation(meta, names::CHANGED_BY).map(str::to_owned),
+            reason: annotation(meta, names::REASON).map(str::to_owned),
+        };
+        Some(Self {
+            resource_version: resource_version(meta),
+            uid: meta.uid.clone()?,
+            config: ConfigRef::new(kind, annotation(meta, names::SOURCE)?),
+            version,
+            owners: meta.owner_references.clone().unwrap_or_default(),
+            created_at: meta.creation_timestamp.clone(),
+        })
+    }
+}
+
+/// Something that has a pod template.
+#[derive(Debug, Clone)]
+pub struct WorkloadFact {
+    pub resource_version: ResourceVersion,
+    pub owner: OwnerReference,
+    /// Whether a person or pipeline writes it; otherwise another object makes it from its own template.
+    pub is_consumer: bool,
+    pub can_change: bool,
+    /// Whether pods are made from this very object, or may be again: it then holds the versions that it runs.
+    pub is_holder: bool,
+    pub is_auto: bool,
+    pub references: Vec<ConfigRef>,
+    pub pins: Pins,
+}
+
+impl WorkloadFact {
+    /// None if the object has no template: a Rollout that takes a Deployment's.
+    pub fn read(kind: &WorkloadKind, object: &DynamicObject) -> Option<Self> {
+        let template = kind.template.iter().try_fold(&object.data, |value, step| value.get(step))?;
+        let is_made = object.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true));
+        let can_be_made = kind.part != Part::Workload;
+        let is_consumer = kind.part != Part::Record && !(can_be_made && is_made);
+        Some(Self {
+            resource_version: resource_version(&object.metadata),
+            owner: owner_reference(kind, &object.metadata),
+            is_consumer,
+            can_change: is_consumer && kind.part != Part::Fixed,
+            is_holder: kind.part != Part::Workload,
+            is_auto: annotation(&object.metadata, names::AUTO) == Some(names::ON),
+            references: content_configs(&template["spec"]),
+            pins: pins(template),
+        })
+    }
+}
+
+fn owner_reference(kind: &WorkloadKind, meta: &ObjectMeta) -> OwnerReference {
+    OwnerReference {
+        api_version: kind.resource.api_version.clone(),
+        kind: kind.resource.kind.clone(),
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        controller: Some(false),
+        block_owner_deletion: Some(false),
+    }
+}
+
+/// Pins that cannot be read pin nothing in the API server either.
+fn pins(template: &Value) -> Pins {
+    let text = template["metadata"]["annotations"][names::PINS].as_str().unwrap_or_default();
+    text.parse().unwrap_or_default()
+}
+
+/// A VersionedConfig.
+#[derive(Debug, Clone)]
+pub struct ManagedFact {
+    pub resource_version: ResourceVersion,
+    pub config: ConfigRef,
+    pub object: VersionedConfig,
+}
+
+impl ManagedFact {
+    pub fn read(mut object: VersionedConfig) -> Self {
+        object.metadata.managed_fields = None;
+        Self { resource_version: resource_version(&object.metadata), config: (&object.spec.source).into(), object }
+    }
+
+    pub fn released(&self) -> Option<&str> {
+        self.object.status.as_ref()?.current.as_ref().map(|current| current.object.as_str())
+    }
+
+    pub fn uid(&self) -> &str {
+        self.object.metadata.uid.as_deref().unwrap_or_default()
+    }
+}
+
+/// The pin table of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableFact {
+    pub resource_version: ResourceVersion,
+    pub table: Table,
+}
+
+impl TableFact {
+    pub fn read(object: &PinTable) -> Self {
+        Self { resource_version: resource_version(&object.metadata), table: Table::from(&object.spec) }
+    }
+
+    pub fn entry(&self, config: &ConfigRef) -> Entry {
+        self.table.get(config).cloned().unwrap_or_default()
+    }
+}
+
+/// A namespace whose workloads opted in all at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamespaceFact {
+    pub resource_version: ResourceVersion,
+    pub is_versioned: bool,
+}
+
+impl NamespaceFact {
+    pub fn read(meta: &ObjectMeta) -> Self {
+        Self {
+            resource_version: resource_version(meta),
+            is_versioned: label(meta, names::VERSIONED) == Some(names::ON),
+        }
+    }
+}
+
+pub fn key(meta: &ObjectMeta) -> Key {
+    Key { namespace: meta.namespace.clone().unwrap_or_default(), name: meta.name.clone().unwrap_or_default() }
+}
+
+pub fn owner_uids(owners: &[OwnerReference]) -> BTreeSet<String> {
+    owners.iter().map(|owner| owner.uid.clone()).collect()
+}
+
+fn label<'a>(meta: &'a ObjectMeta, name: &str) -> Option<&'a str> {
+    meta.labels.as_ref()?.get(name).map(String::as_str)
+}
+
+fn annotation<'a>(meta: &'a ObjectMeta, name: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(name).map(String::as_str)
+}
+
+fn resource_version(meta: &ObjectMeta) -> ResourceVersion {
+    // Kubernetes promises that they are numbers and can be compared; anything else counts as the oldest.
+    ResourceVersion(meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0))
+}

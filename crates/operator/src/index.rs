@@ -1,0 +1,448 @@
+//! Who uses what: an in-memory picture of the cluster, kept from watches by plain synchronous methods.
+//!
+//! Every change says which work it makes. A change of a config costs as much as it has consumers; a config that nobody put under
+//! our care costs nothing but a look-up.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use lockstep_core::plan::ConsumerPin;
+use lockstep_core::retention::Holding;
+use lockstep_core::{ConfigKind, ConfigRef, Digest, Entry, Pin};
+
+use crate::facts::{
+    ConfigFact, Key, ManagedFact, NamespaceFact, ResourceVersion, SourceFact, TableFact, VersionFact, WorkloadFact,
+    owner_uids,
+};
+
+/// What is watched: one entry for each kind of object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Watched {
+    Config(ConfigKind),
+    /// By its place in the list of workload kinds.
+    Workload(usize),
+    VersionedConfig,
+    PinTable,
+    Namespace,
+}
+
+/// An object as it was seen.
+#[derive(Debug, Clone)]
+pub enum Fact {
+    Config(ConfigFact),
+    Workload(WorkloadFact),
+    Managed(Box<ManagedFact>),
+    Table(TableFact),
+    Namespace(NamespaceFact),
+}
+
+impl Fact {
+    fn resource_version(&self) -> ResourceVersion {
+        match self {
+            Self::Config(fact) => fact.resource_version(),
+            Self::Workload(fact) => fact.resource_version,
+            Self::Managed(fact) => fact.resource_version,
+            Self::Table(fact) => fact.resource_version,
+            Self::Namespace(fact) => fact.resource_version,
+        }
+    }
+}
+
+/// A config and where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConfigId {
+    pub namespace: String,
+    pub config: ConfigRef,
+}
+
+/// A workload and where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkloadId {
+    pub namespace: String,
+    pub workload: WorkloadKey,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkloadKey {
+    pub kind: usize,
+    pub name: String,
+}
+
+/// Something to look into.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Work {
+    /// Is its content a version, and released?
+    Config(ConfigId),
+    /// Are its pins what they should be?
+    Consumer(WorkloadId),
+    /// Who holds its versions, and which can go?
+    Retention(ConfigId),
+}
+
+/// Everything about one config that a decision needs.
+#[derive(Debug, Clone)]
+pub struct ConfigView {
+    pub id: ConfigId,
+    /// None if it was deleted, or nobody put it under our care.
+    pub source: Option<SourceFact>,
+    /// The digest of the source, if it was computed for exactly this resource version.
+    pub digest: Option<Digest>,
+    pub versions: Vec<VersionFact>,
+    pub has_table: bool,
+    pub entry: Entry,
+    pub managed: Option<ManagedFact>,
+    pub consumers: Vec<(WorkloadKey, ConsumerPin)>,
+    pub has_unpinned_templates: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct RetentionView {
+    pub holdings: Vec<Holding>,
+    pub protected: BTreeSet<String>,
+    pub retain: Option<usize>,
+    pub managed: Option<ManagedFact>,
+    pub versions: Vec<VersionFact>,
+    /// The objects behind the holdings' users.
+    pub users: Vec<WorkloadFact>,
+}
+
+#[derive(Debug, Default)]
+pub struct Index {
+    namespaces: HashMap<String, Namespace>,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    fact: Option<NamespaceFact>,
+    /// Also those that are not under our care: they may be, with the next workload.
+    sources: HashMap<ConfigRef, SourceFact>,
+    digests: HashMap<ConfigRef, (ResourceVersion, Digest)>,
+    versions: HashMap<ConfigRef, BTreeMap<String, VersionFact>>,
+    /// Whose version an object is.
+    version_sources: HashMap<(ConfigKind, String), ConfigRef>,
+    workloads: HashMap<WorkloadKey, WorkloadFact>,
+    users: HashMap<ConfigRef, BTreeSet<WorkloadKey>>,
+    table: Option<TableFact>,
+    managed: HashMap<ConfigRef, ManagedFact>,
+    managed_names: HashMap<String, ConfigRef>,
+}
+
+impl Index {
+    /// Takes in an object as it was seen or as we wrote it ourselves. What is known already, or older, is passed over.
+    pub fn apply(&mut self, watched: Watched, key: &Key, fact: Fact) -> Vec<Work> {
+        let name = if watched == Watched::Namespace { &key.name } else { &key.namespace };
+        let namespace = self.namespaces.entry(name.clone()).or_default();
+        if namespace.known_version(watched, key) >= Some(fact.resource_version()) {
+            return Vec::new();
+        }
+        let work = match (watched, fact) {
+            (Watched::Config(kind), Fact::Config(fact)) => namespace.apply_config(kind, &key.name, fact),
+            (Watched::Workload(kind), Fact::Workload(fact)) => namespace.apply_workload(kind, &key.name, Some(fact)),
+            (Watched::VersionedConfig, Fact::Managed(fact)) => namespace.apply_managed(&key.name, *fact),
+            (Watched::PinTable, Fact::Table(fact)) => namespace.apply_table(Some(fact)),
+            (Watched::Namespace, Fact::Namespace(fact)) => namespace.apply_namespace(fact),
+            _ => Todo::default(),
+        };
+        work.within(name)
+    }
+
+    pub fn remove(&mut self, watched: Watched, key: &Key) -> Vec<Work> {
+        if watched == Watched::Namespace {
+            self.namespaces.remove(&key.name);
+            return Vec::new();
+        }
+        let Some(namespace) = self.namespaces.get_mut(&key.namespace) else { return Vec::new() };
+        let work = match watched {
+            Watched::Config(kind) => namespace.remove_config(kind, &key.name),
+            Watched::Workload(kind) => namespace.apply_workload(kind, &key.name, None),
+            Watched::VersionedConfig => namespace.remove_managed(&key.name),
+            Watched::PinTable => namespace.apply_table(None),
+            Watched::Namespace => Todo::default(),
+        };
+        work.within(&key.namespace)
+    }
+
+    /// The keys of one watch, in one namespace or in all.
+    pub fn keys(&self, watched: Watched, scope: Option<&str>) -> Vec<Key> {
+        let in_scope = self.namespaces.iter().filter(|(name, _)| scope.is_none_or(|scope| scope == name.as_str()));
+        in_scope
+            .flat_map(|(namespace, state)| {
+                let names = state.names(watched);
+                let key = |name| match watched {
+                    Watched::Namespace => Key { namespace: String::new(), name: namespace.clone() },
+                    _ => Key { namespace: namespace.clone(), name },
+                };
+                names.into_iter().map(key)
+            })
+            .collect()
+    }
+
+    pub fn remember_digest(&mut self, id: &ConfigId, at: ResourceVersion, digest: Digest) {
+        if let Some(namespace) = self.namespaces.get_mut(&id.namespace) {
+            namespace.digests.insert(id.config.clone(), (at, digest));
+        }
+    }
+
+    pub fn config(&self, id: &ConfigId) -> Option<ConfigView> {
+        let namespace = self.namespaces.get(&id.namespace)?;
+        namespace.is_ours(&id.config).then(|| namespace.view(id))
+    }
+
+    pub fn retention(&self, id: &ConfigId) -> Option<RetentionView> {
+        let namespace = self.namespaces.get(&id.namespace)?;
+        namespace.versions.contains_key(&id.config).then(|| namespace.retention(&id.config))
+    }
+
+    pub fn workload(&self, id: &WorkloadId) -> Option<&WorkloadFact> {
+        self.namespaces.get(&id.namespace)?.workloads.get(&id.workload)
+    }
+
+    /// The version of a config that is being released and that not every consumer may have yet.
+    pub fn releasing(&self, namespace: &str, config: &ConfigRef) -> Option<&str> {
+        let namespace = self.namespaces.get(namespace)?;
+        let current = namespace.table.as_ref()?.table.get(config)?.current.as_deref()?;
+        let released = namespace.managed.get(config)?.released()?;
+        (current != released).then_some(current)
+    }
+}
+
+/// Work within one namespace.
+#[derive(Debug, Default)]
+struct Todo {
+    configs: BTreeSet<ConfigRef>,
+    retention: BTreeSet<ConfigRef>,
+}
+
+impl Todo {
+    fn config(config: &ConfigRef) -> Self {
+        Self { configs: [config.clone()].into(), ..Self::default() }
+    }
+
+    fn within(self, namespace: &str) -> Vec<Work> {
+        let id = |config| ConfigId { namespace: namespace.to_owned(), config };
+        let configs = self.configs.into_iter().map(|config| Work::Config(id(config)));
+        configs.chain(self.retention.into_iter().map(|config| Work::Retention(id(config)))).collect()
+    }
+}
+
+impl Namespace {
+    fn known_version(&self, watched: Watched, key: &Key) -> Option<ResourceVersion> {
+        match watched {
+            Watched::Config(kind) => {
+                let object = (kind, key.name.clone());
+                let version =
+                    || Some(self.versions.get(self.version_sources.get(&object)?)?.get(&key.name)?.resource_version);
+                let source = || Some(self.sources.get(&ConfigRef::new(kind, key.name.as_str()))?.resource_version);
+                version().or_else(source)
+            }
+            Watched::Workload(kind) => {
+                Some(self.workloads.get(&WorkloadKey { kind, name: key.name.clone() })?.resource_version)
+            }
+            Watched::VersionedConfig => Some(self.managed.get(self.managed_names.get(&key.name)?)?.resource_version),
+            Watched::PinTable => Some(self.table.as_ref()?.resource_version),
+            Watched::Namespace => Some(self.fact.as_ref()?.resource_version),
+        }
+    }
+
+    fn names(&self, watched: Watched) -> Vec<String> {
+        match watched {
+            Watched::Config(kind) => {
+                let sources =
+                    self.sources.keys().filter(|config| config.kind == kind).map(|config| config.name.clone());
+                let versions = self.version_sources.keys().filter(|(of, _)| *of == kind).map(|(_, name)| name.clone());
+                sources.chain(versions).collect()
+            }
+            Watched::Workload(kind) => {
+                self.workloads.keys().filter(|key| key.kind == kind).map(|key| key.name.clone()).collect()
+            }
+            Watched::VersionedConfig => self.managed_names.keys().cloned().collect(),
+            Watched::PinTable => self.table.iter().map(|_| lockstep_core::names::PIN_TABLE.to_owned()).collect(),
+            Watched::Namespace => self.fact.iter().map(|_| String::new()).collect(),
+        }
+    }
+
+    fn apply_config(&mut self, kind: ConfigKind, name: &str, fact: ConfigFact) -> Todo {
+        match fact {
+            ConfigFact::Source(fact) => {
+                let config = ConfigRef::new(kind, name);
+                let was_ours = self.is_ours(&config);
+                self.sources.insert(config.clone(), fact);
+                if was_ours || self.is_ours(&config) { Todo::config(&config) } else { Todo::default() }
+            }
+            ConfigFact::Version(fact) => {
+                let config = fact.config.clone();
+                self.version_sources.insert((kind, name.to_owned()), config.clone());
+                self.versions.entry(config.clone()).or_default().insert(name.to_owned(), fact);
+                Todo { configs: [config.clone()].into(), retention: [config].into() }
+            }
+        }
+    }
+
+    fn remove_config(&mut self, kind: ConfigKind, name: &str) -> Todo {
+        if let Some(config) = self.version_sources.remove(&(kind, name.to_owned())) {
+            if let Some(versions) = self.versions.get_mut(&config) {
+                versions.remove(name);
+            }
+            return Todo::config(&config);
+        }
+        let config = ConfigRef::new(kind, name);
+        let was_ours = self.is_ours(&config);
+        self.sources.remove(&config);
+        self.digests.remove(&config);
+        if was_ours { Todo::config(&config) } else { Todo::default() }
+    }
+
+    fn apply_workload(&mut self, kind: usize, name: &str, fact: Option<WorkloadFact>) -> Todo {
+        let key = WorkloadKey { kind, name: name.to_owned() };
+        let is_holder = fact.as_ref().is_some_and(|fact| fact.is_holder);
+        let mut concerned: BTreeSet<ConfigRef> = fact.iter().flat_map(|fact| fact.references.iter().cloned()).collect();
+        for config in &concerned {
+            self.users.entry(config.clone()).or_default().insert(key.clone());
+        }
+        let old = match fact {
+            Some(fact) => self.workloads.insert(key.clone(), fact),
+            None => self.workloads.remove(&key),
+        };
+        for config in old.into_iter().flat_map(|old| old.references) {
+            if concerned.insert(config.clone()) {
+                self.forget_user(&config, &key);
+            }
+        }
+        concerned.retain(|config| self.is_ours(config));
+        let retention = if is_holder { concerned.clone() } else { BTreeSet::new() };
+        Todo { configs: concerned, retention }
+    }
+
+    fn forget_user(&mut self, config: &ConfigRef, key: &WorkloadKey) {
+        if let Some(users) = self.users.get_mut(config) {
+            users.remove(key);
+            if users.is_empty() {
+                self.users.remove(config);
+            }
+        }
+    }
+
+    fn apply_managed(&mut self, name: &str, fact: ManagedFact) -> Todo {
+        let config = fact.config.clone();
+        self.managed_names.insert(name.to_owned(), config.clone());
+        self.managed.insert(config.clone(), fact);
+        Todo { configs: [config.clone()].into(), retention: [config].into() }
+    }
+
+    fn remove_managed(&mut self, name: &str) -> Todo {
+        let Some(config) = self.managed_names.remove(name) else { return Todo::default() };
+        self.managed.remove(&config);
+        Todo::config(&config)
+    }
+
+    /// Only configs whose entry changed are looked into: a table may have thousands.
+    fn apply_table(&mut self, fact: Option<TableFact>) -> Todo {
+        let old = std::mem::replace(&mut self.table, fact);
+        let (old, new) = (old.map(|fact| fact.table).unwrap_or_default(), self.table.as_ref().map(|fact| &fact.table));
+        let changed = |config: &ConfigRef| old.get(config) != new.and_then(|new| new.get(config));
+        let known = old.iter().chain(new.into_iter().flat_map(lockstep_core::Table::iter)).map(|(config, _)| config);
+        let configs: BTreeSet<ConfigRef> = known.filter(|config| changed(config)).cloned().collect();
+        Todo { retention: configs.clone(), configs }
+    }
+
+    fn apply_namespace(&mut self, fact: NamespaceFact) -> Todo {
+        let changed = self.fact.is_some_and(|old| old.is_versioned) != fact.is_versioned;
+        self.fact = Some(fact);
+        let configs = if changed { self.users.keys().cloned().collect() } else { BTreeSet::new() };
+        Todo { configs, ..Todo::default() }
+    }
+
+    /// Whether somebody put the config under our care, or did once.
+    fn is_ours(&self, config: &ConfigRef) -> bool {
+        let in_table = || self.table.as_ref().is_some_and(|fact| fact.table.get(config).is_some());
+        self.managed.contains_key(config) || in_table() || self.opted_in(config)
+    }
+
+    fn opted_in(&self, config: &ConfigRef) -> bool {
+        let Some(source) = self.sources.get(config) else { return false };
+        let by_namespace = || self.fact.is_some_and(|fact| fact.is_versioned) && self.users_of(config).next().is_some();
+        let by_workload = || self.users_of(config).any(|(_, fact)| fact.is_auto);
+        !source.is_ignored && (source.is_versioned || by_namespace() || by_workload())
+    }
+
+    fn users_of(&self, config: &ConfigRef) -> impl Iterator<Item = (&WorkloadKey, &WorkloadFact)> {
+        let keys = self.users.get(config).into_iter().flatten();
+        keys.filter_map(|key| Some((key, self.workloads.get(key)?)))
+    }
+
+    fn entry(&self, config: &ConfigRef) -> Entry {
+        self.table.as_ref().map(|fact| fact.entry(config)).unwrap_or_default()
+    }
+
+    fn view(&self, id: &ConfigId) -> ConfigView {
+        let config = &id.config;
+        let source = self.opted_in(config).then(|| self.sources.get(config).cloned()).flatten();
+        let managed = self.managed.get(config).cloned();
+        let digest = source.as_ref().and_then(|source| self.known_digest(config, source, managed.as_ref()));
+        ConfigView {
+            id: id.clone(),
+            source,
+            digest,
+            versions: self.versions.get(config).into_iter().flat_map(|versions| versions.values().cloned()).collect(),
+            has_table: self.table.is_some(),
+            entry: self.entry(config),
+            managed,
+            consumers: self.consumers(config),
+            has_unpinned_templates: self.users_of(config).any(|(_, fact)| fact.pins.get(config).is_none()),
+        }
+    }
+
+    /// A source that did not change since it was last released has the released version's digest: nothing needs to be read.
+    fn known_digest(&self, config: &ConfigRef, source: &SourceFact, managed: Option<&ManagedFact>) -> Option<Digest> {
+        if let Some((at, digest)) = self.digests.get(config) {
+            return (*at == source.resource_version).then(|| digest.clone());
+        }
+        let status = managed?.object.status.as_ref()?;
+        let observed = status.observed_resource_version.as_ref()?.parse().ok()?;
+        let released = self.versions.get(config)?.get(managed?.released()?)?;
+        (ResourceVersion(observed) == source.resource_version).then(|| Digest::from(released.version.digest.clone()))
+    }
+
+    fn consumers(&self, config: &ConfigRef) -> Vec<(WorkloadKey, ConsumerPin)> {
+        let pin =
+            |fact: &WorkloadFact| ConsumerPin { pin: fact.pins.get(config).cloned(), can_change: fact.can_change };
+        let consumers = self.users_of(config).filter(|(_, fact)| fact.is_consumer);
+        consumers.map(|(key, fact)| (key.clone(), pin(fact))).collect()
+    }
+
+    fn retention(&self, config: &ConfigRef) -> RetentionView {
+        let entry = self.entry(config);
+        let versions: Vec<VersionFact> =
+            self.versions.get(config).into_iter().flat_map(|all| all.values().cloned()).collect();
+        let all: Vec<&WorkloadFact> = self.users_of(config).map(|(_, fact)| fact).collect();
+        let runs = |fact: &WorkloadFact| match fact.pins.get(config) {
+            Some(Pin::Version(object)) => Some(object.clone()),
+            Some(Pin::Live) => entry.current.clone(),
+            None => entry.baseline.clone(),
+        };
+        let mut holders: HashMap<String, BTreeSet<String>> = HashMap::new();
+        let mut wanted: BTreeSet<String> = BTreeSet::new();
+        for fact in &all {
+            let Some(object) = runs(fact) else { continue };
+            if fact.is_holder {
+                holders.entry(object.clone()).or_default().insert(fact.owner.uid.clone());
+            }
+            if fact.is_consumer {
+                wanted.insert(object);
+            }
+        }
+        let holding = |fact: &VersionFact| Holding {
+            version: fact.version.clone(),
+            owners: owner_uids(&fact.owners),
+            users: holders.get(&fact.version.object).cloned().unwrap_or_default(),
+            is_wanted: wanted.contains(&fact.version.object),
+        };
+        RetentionView {
+            holdings: versions.iter().map(holding).collect(),
+            protected: [entry.current, entry.next].into_iter().flatten().collect(),
+            retain: self.sources.get(config).and_then(|source| source.retain),
+            managed: self.managed.get(config).cloned(),
+            versions,
+            users: all.into_iter().filter(|fact| fact.is_holder).cloned().collect(),
+        }
+    }
+}

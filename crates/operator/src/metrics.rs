@@ -1,0 +1,94 @@
+//! What the operator tells Prometheus.
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+pub struct Metrics {
+    registry: Registry,
+    versions_created: Counter,
+    releases_completed: Counter,
+    consumers_pinned: Counter,
+    work_failures: Counter,
+    watch_failures: Counter,
+    queued_work: Gauge,
+    is_leader: Gauge,
+    is_synced: Gauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("lockstep"),
+            versions_created: Counter::default(),
+            releases_completed: Counter::default(),
+            consumers_pinned: Counter::default(),
+            work_failures: Counter::default(),
+            watch_failures: Counter::default(),
+            queued_work: Gauge::default(),
+            is_leader: Gauge::default(),
+            is_synced: Gauge::default(),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("versions_created", "Versions made of changed configs", self.versions_created.clone());
+        registry.register("releases_completed", "Versions released to all consumers", self.releases_completed.clone());
+        registry.register("consumers_pinned", "Pins written to workloads", self.consumers_pinned.clone());
+        registry.register("work_failures", "Work that failed and was tried again", self.work_failures.clone());
+        registry.register("watch_failures", "Watches that broke and were started again", self.watch_failures.clone());
+        registry.register("queued_work", "Work that waits or is being done", self.queued_work.clone());
+        registry.register("leader", "Whether this replica does the work", self.is_leader.clone());
+        registry.register("synced", "Whether all objects were seen since the start", self.is_synced.clone());
+    }
+
+    pub fn version_created(&self) {
+        self.versions_created.inc();
+    }
+
+    pub fn released(&self) {
+        self.releases_completed.inc();
+    }
+
+    pub fn pinned(&self) {
+        self.consumers_pinned.inc();
+    }
+
+    pub fn failed(&self) {
+        self.work_failures.inc();
+    }
+
+    pub fn watch_failed(&self) {
+        self.watch_failures.inc();
+    }
+
+    pub fn queued(&self, count: usize) {
+        self.queued_work.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub fn leads(&self) {
+        self.is_leader.set(1);
+    }
+
+    pub fn synced(&self) {
+        self.is_synced.set(1);
+    }
+
+    /// Ready: doing the work with everything seen, or standing by to take it over.
+    pub fn is_ready(&self) -> bool {
+        self.is_leader.get() == 0 || self.is_synced.get() == 1
+    }
+
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}

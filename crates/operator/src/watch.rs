@@ -1,0 +1,173 @@
+//! Watches: streams of what changes in the cluster, stripped to facts on arrival.
+
+use futures::stream::{BoxStream, select_all};
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
+use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
+use kube::runtime::watcher::{self, Config, watcher};
+use kube::runtime::{WatchStreamExt, watcher::DefaultBackoff};
+use kube::{Api, Client, Resource};
+use lockstep_api::{PinTable, VersionedConfig};
+use lockstep_core::ConfigKind;
+
+use crate::facts::{self, ConfigFact, Key, ManagedFact, NamespaceFact, TableFact, WorkloadFact};
+use crate::index::{Fact, Watched};
+use crate::kinds::WorkloadKind;
+
+/// Helm keeps its releases as Secrets, many and large: nobody mounts them.
+const NOT_HELM: &str = "type!=helm.sh/release.v1";
+
+/// Where we look: everywhere, or in one namespace.
+pub type Scope = Option<String>;
+
+#[derive(Debug)]
+pub struct WatchEvent {
+    pub watched: Watched,
+    pub scope: Scope,
+    pub what: What,
+}
+
+#[derive(Debug)]
+pub enum What {
+    /// All objects follow, and then `Listed`.
+    Listing,
+    Listed,
+    Seen {
+        key: Key,
+        fact: Fact,
+        is_listing: bool,
+    },
+    /// Also for an object that is of no interest any more.
+    Gone {
+        key: Key,
+        is_listing: bool,
+    },
+    /// The stream goes on by itself; this is for the log.
+    Failed(String),
+}
+
+/// All watches, merged into one stream.
+pub fn everything(client: &Client, scopes: &[Scope], kinds: &[WorkloadKind]) -> impl Stream<Item = WatchEvent> + use<> {
+    let mut streams: Vec<BoxStream<'static, WatchEvent>> = Vec::new();
+    for scope in scopes {
+        let source = Scoped { client: client.clone(), scope: scope.clone() };
+        streams.push(source.configs::<ConfigMap>(ConfigKind::ConfigMap, Config::default()));
+        streams.push(source.configs::<Secret>(ConfigKind::Secret, Config::default().fields(NOT_HELM)));
+        streams.push(source.stream(source.api::<VersionedConfig>(), Watched::VersionedConfig, |object| {
+            Some(Fact::Managed(Box::new(ManagedFact::read(object))))
+        }));
+        streams.push(
+            source.stream(source.api::<PinTable>(), Watched::PinTable, |object| {
+                Some(Fact::Table(TableFact::read(&object)))
+            }),
+        );
+        for (place, kind) in kinds.iter().enumerate() {
+            streams.push(source.workloads(place, kind.clone()));
+        }
+        if scope.is_none() {
+            let api: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
+            streams.push(source.stream(api, Watched::Namespace, |object| {
+                Some(Fact::Namespace(NamespaceFact::read(&object.metadata)))
+            }));
+        }
+    }
+    select_all(streams)
+}
+
+struct Scoped {
+    client: Client,
+    scope: Scope,
+}
+
+impl Scoped {
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+    {
+        match &self.scope {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
+    }
+
+    /// Metadata only: contents stay in the API server until the moment of their use.
+    fn configs<K>(&self, kind: ConfigKind, config: Config) -> BoxStream<'static, WatchEvent>
+    where
+        K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + std::fmt::Debug
+            + Send
+            + 'static,
+    {
+        let api: Api<PartialObjectMeta<K>> = self.api();
+        let read = move |object: PartialObjectMeta<K>| ConfigFact::read(kind, &object.metadata).map(Fact::Config);
+        self.stream_with(api, config, Watched::Config(kind), read)
+    }
+
+    fn workloads(&self, place: usize, kind: WorkloadKind) -> BoxStream<'static, WatchEvent> {
+        let api: Api<DynamicObject> = match &self.scope {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind.resource),
+            None => Api::all_with(self.client.clone(), &kind.resource),
+        };
+        let read = move |object: DynamicObject| WorkloadFact::read(&kind, &object).map(Fact::Workload);
+        self.stream(api, Watched::Workload(place), read)
+    }
+
+    fn stream<K>(
+        &self,
+        api: Api<K>,
+        watched: Watched,
+        read: impl Fn(K) -> Option<Fact> + Send + 'static,
+    ) -> BoxStream<'static, WatchEvent>
+    where
+        K: Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
+    {
+        self.stream_with(api, Config::default(), watched, read)
+    }
+
+    fn stream_with<K>(
+        &self,
+        api: Api<K>,
+        config: Config,
+        watched: Watched,
+        read: impl Fn(K) -> Option<Fact> + Send + 'static,
+    ) -> BoxStream<'static, WatchEvent>
+    where
+        K: Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
+    {
+        let scope = self.scope.clone();
+        let events = watcher(api, config).backoff(DefaultBackoff::default());
+        let event = move |event: watcher::Result<watcher::Event<K>>| {
+            let what = event.map_or_else(|error| What::Failed(error.to_string()), |event| understand(event, &read));
+            WatchEvent { watched, scope: scope.clone(), what }
+        };
+        events.map(event).boxed()
+    }
+}
+
+fn understand<K: Resource>(event: watcher::Event<K>, read: &impl Fn(K) -> Option<Fact>) -> What {
+    let seen = |object: K, is_listing: bool| {
+        let key = facts::key(object.meta());
+        match read(object) {
+            Some(fact) => What::Seen { key, fact, is_listing },
+            None => What::Gone { key, is_listing },
+        }
+    };
+    match event {
+        watcher::Event::Init => What::Listing,
+        watcher::Event::InitApply(object) => seen(object, true),
+        watcher::Event::InitDone => What::Listed,
+        watcher::Event::Apply(object) => seen(object, false),
+        watcher::Event::Delete(object) => What::Gone { key: facts::key(object.meta()), is_listing: false },
+    }
+}
+
+/// Whether the cluster knows a kind.
+pub async fn is_served(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
+    let list = client.list_api_group_resources(&resource.api_version).await;
+    match list {
+        Ok(list) => Ok(list.resources.iter().any(|found| found.name == resource.plural)),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
