@@ -7,6 +7,7 @@ mod diagnostics;
 pub mod manifests;
 pub mod report;
 mod scenario;
+mod versions;
 mod wait;
 
 pub use scenario::{Scenario, scenario};

@@ -63,3 +63,24 @@ pub fn indent(text: &str, spaces: usize) -> String {
     let prefix = " ".repeat(spaces);
     text.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("{prefix}{line}\n") }).collect()
 }
+
+/// The ConfigMaps `web-env` and `web-files`, versioned, with one color in both and nothing kept that is not in use.
+pub fn versioned_colors(color: &str) -> String {
+    let one = |name: &str, key: &str| {
+        format!(
+            "
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {name}
+  labels: {{lockstep.dev/versioned: \"true\"}}
+  annotations: {{lockstep.dev/retain: \"0\"}}
+data:
+  {key}: {color:?}
+---
+"
+        )
+    };
+    one("web-env", "COLOR") + &one("web-files", "color")
+}

@@ -86,6 +86,15 @@ impl Scenario {
         self.run_with_input("kubectl", arguments, "").await
     }
 
+    pub async fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
+        self.run_with_input("kubectl", arguments, input).await
+    }
+
+    /// Creates without a record of what was applied, which would not fit for a large object.
+    pub async fn create(&self, manifest: &str) -> Result<()> {
+        self.run_with_input("kubectl", &["create", "-f", "-"], manifest).await.map(drop)
+    }
+
     pub async fn helm(&self, arguments: &[&str]) -> Result<String> {
         self.run_with_input("helm", arguments, "").await
     }

@@ -1,0 +1,164 @@
+//! A config changes in the middle of a canary of a real Argo Rollout.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DeleteParams;
+use lockstep_testing::manifests::{indent, versioned_colors, web_pod_spec};
+use lockstep_testing::report::ConfigReport;
+use lockstep_testing::{SHORT, Scenario, eventually, scenario};
+
+const REPLICAS: usize = 3;
+
+#[tokio::test]
+async fn a_pod_recreated_in_the_middle_of_a_canary_keeps_its_config() {
+    scenario("argo-story", |stage| async move {
+        stage.apply(&versioned_colors("blue")).await?;
+        stage.released("configmap/web-env", "1.0.0").await?;
+        stage.released("configmap/web-files", "1.0.0").await?;
+        stage.apply(&rollout()).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
+
+        change_to(&stage, "green").await?;
+        expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
+        recreate_all_pods(&stage).await?;
+        expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
+
+        promote(&stage).await?;
+        expect_colors(&stage, &["green", "green", "green"], "Healthy").await?;
+        change_to(&stage, "red").await?;
+        expect_colors(&stage, &["green", "green", "red"], "Paused").await?;
+        promote(&stage).await?;
+        expect_colors(&stage, &["red", "red", "red"], "Healthy").await?;
+
+        expect_versions(&stage, &["1.0.0", "r2", "r3"]).await?;
+        delete_old_replica_sets(&stage).await?;
+        expect_versions(&stage, &["r3"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn abort_and_undo_bring_the_old_config_back() {
+    scenario("argo-undo", |stage| async move {
+        stage.apply(&versioned_colors("blue")).await?;
+        stage.released("configmap/web-env", "1.0.0").await?;
+        stage.released("configmap/web-files", "1.0.0").await?;
+        stage.apply(&rollout()).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
+
+        change_to(&stage, "green").await?;
+        expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
+        stage.kubectl(&["argo", "rollouts", "abort", "web"]).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Degraded").await?;
+
+        stage.kubectl(&["argo", "rollouts", "retry", "rollout", "web"]).await?;
+        expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
+        promote(&stage).await?;
+        expect_colors(&stage, &["green", "green", "green"], "Healthy").await?;
+        stage.kubectl(&["argo", "rollouts", "undo", "web"]).await?;
+        promote(&stage).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await
+    })
+    .await;
+}
+
+async fn change_to(stage: &Scenario, color: &str) -> Result<()> {
+    stage.apply(&versioned_colors(color)).await
+}
+
+async fn promote(stage: &Scenario) -> Result<()> {
+    stage.kubectl(&["argo", "rollouts", "promote", "web", "--full"]).await.map(drop)
+}
+
+/// Every pod sees one color in its environment and its files; together they see these.
+async fn expect_colors(stage: &Scenario, expected: &[&str], phase: &str) -> Result<()> {
+    eventually(&format!("a {phase} Rollout with {expected:?}"), SHORT, async || {
+        stage.ready_pods("app=web", REPLICAS).await?;
+        let seen = stage.seen("app=web", color).await?;
+        let mut colors: Vec<&str> = seen.values().map(String::as_str).collect();
+        colors.sort_unstable();
+        ensure!(colors == expected, "the pods see {seen:?}");
+        let now = stage.kubectl(&["get", "rollout", "web", "-o", "jsonpath={.status.phase}"]).await?;
+        ensure!(now == phase, "the Rollout is {now}");
+        Ok(())
+    })
+    .await
+}
+
+/// The color, if environment and files agree.
+fn color(report: &ConfigReport) -> Option<String> {
+    let env = report.loaded.env.get("COLOR")?;
+    let file = report.files_now.get("/etc/config/color")?;
+    Some(if env == file { env.clone() } else { format!("{env} in env, {file} in file") })
+}
+
+/// As a drained node or lost spot instances would: all at once, of both templates.
+async fn recreate_all_pods(stage: &Scenario) -> Result<()> {
+    let before = pod_names(stage).await?;
+    for name in &before {
+        stage.api::<Pod>().delete(name, &DeleteParams::default()).await?;
+    }
+    eventually("all pods to be others", SHORT, async || {
+        stage.ready_pods("app=web", REPLICAS).await?;
+        let left: Vec<_> = pod_names(stage).await?.intersection(&before).cloned().collect();
+        ensure!(left.is_empty(), "{left:?} are still there");
+        Ok(())
+    })
+    .await
+}
+
+async fn pod_names(stage: &Scenario) -> Result<BTreeSet<String>> {
+    Ok(stage.seen("app=web", |report| Some(report.host.clone())).await?.into_keys().collect())
+}
+
+async fn expect_versions(stage: &Scenario, expected: &[&str]) -> Result<()> {
+    for config in ["configmap/web-env", "configmap/web-files"] {
+        eventually(&format!("{config} to have the versions {expected:?}"), SHORT, async || {
+            let mut names: Vec<String> = stage.versions(config).await?.into_values().collect();
+            names.sort();
+            ensure!(names == expected, "{config} has {names:?}");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// All but the newest: what Kubernetes does itself when the history gets long.
+async fn delete_old_replica_sets(stage: &Scenario) -> Result<()> {
+    let path = "jsonpath={.status.stableRS}";
+    let stable = stage.kubectl(&["get", "rollout", "web", "-o", path]).await?;
+    for name in stage.replica_sets().await? {
+        if !name.ends_with(&stable) {
+            stage.kubectl(&["delete", "replicaset", &name]).await?;
+        }
+    }
+    Ok(())
+}
+
+fn rollout() -> String {
+    format!(
+        "
+apiVersion: argoproj.io/v1alpha1
+kind: Rollout
+metadata:
+  name: web
+spec:
+  replicas: {REPLICAS}
+  selector:
+    matchLabels: {{app: web}}
+  strategy:
+    canary:
+      steps:
+      - setWeight: 34
+      - pause: {{}}
+  template:
+    metadata:
+      labels: {{app: web}}
+    spec:
+{}",
+        indent(&web_pod_spec(), 6)
+    )
+}
