@@ -70,6 +70,12 @@ impl Scenario {
         }
     }
 
+    /// The same tools in another namespace.
+    #[must_use]
+    pub fn elsewhere(&self, namespace: &str) -> Self {
+        Self { client: self.client.clone(), namespace: namespace.to_owned() }
+    }
+
     pub fn api<K>(&self) -> Api<K>
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,

@@ -55,6 +55,7 @@ impl Stage {
             let path = env::var("PATH").unwrap_or_default();
             let tools = cluster.search_path();
             command.env("KUBECONFIG", cluster.kubeconfig()).env("PATH", format!("{tools}:{path}"));
+            command.env("LOCKSTEP_AUDIT_LOG", cluster.audit_log());
         }
         command
     }

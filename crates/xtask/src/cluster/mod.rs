@@ -50,6 +50,11 @@ impl Cluster {
         self.layout.kubeconfig()
     }
 
+    /// Who did what, as the API server saw it.
+    pub(crate) fn audit_log(&self) -> PathBuf {
+        self.layout.log("audit")
+    }
+
     /// kubectl, helm and the Argo Rollouts plugin first, then what was there.
     pub(crate) fn search_path(&self) -> String {
         self.tools.search_path()
