@@ -60,9 +60,9 @@ compares the two.
 {{- join " +\n" (append $walks (include "lockstep.cel.volumePatches" (dict "lookup" $lookup))) -}}
 {{- end }}
 
-{{- /* A map from the text of pins: {"configmap/app": "app-5f2c9a1b7d"}. */}}
+{{- /* A map from the text of pins: {"configmap/app": "app-5f2c9a1b7d"}. What is not a pin is passed over. */}}
 {{- define "lockstep.cel.parsePins" -}}
-{{ . }}.split(",").filter(p, p.contains("=")).transformMapEntry(i, p, {p.split("=")[0]: p.split("=")[1]})
+{{ . }}.split(",").filter(p, p.matches("^(configmap|secret)/[a-z0-9.-]+=[a-z0-9.-]+$")).transformMapEntry(i, p, {p.split("=")[0]: p.split("=")[1]})
 {{- end }}
 
 {{- /* The keys of the configs whose content a template's containers see, sorted, each once; with them, as "configmap/" or "secret/", what has no name. */}}

@@ -14,3 +14,23 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "lockstep.user" -}}
 system:serviceaccount:{{ .Release.Namespace }}:lockstep
 {{- end }}
+
+{{- /* Whether the API server evaluates mutating policies: from Kubernetes 1.36 on. */}}
+{{- define "lockstep.servesPolicies" -}}
+{{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}true{{ end }}
+{{- end }}
+
+{{- /* What rewrites pods and pins workloads: `policy` or `webhook`. */}}
+{{- define "lockstep.admissionMode" -}}
+{{- $mode := .Values.admission.mode }}
+{{- if eq $mode "auto" }}{{ ternary "policy" "webhook" (eq (include "lockstep.servesPolicies" .) "true") }}
+{{- else if has $mode (list "policy" "webhook") }}{{ $mode }}
+{{- else if eq $mode "template" }}{{ fail "admission.mode: template is not available yet: choose auto, policy or webhook" }}
+{{- else }}{{ fail (printf "admission.mode: there is no %q: choose auto, policy or webhook" $mode) }}
+{{- end }}
+{{- end }}
+
+{{- /* Whether the operator answers the API server itself. */}}
+{{- define "lockstep.servesWebhooks" -}}
+{{- if or (eq (include "lockstep.admissionMode" .) "webhook") .Values.configWebhook.enabled }}true{{ end }}
+{{- end }}

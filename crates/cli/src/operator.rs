@@ -5,9 +5,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use lockstep_operator::kinds::{self, WorkloadKind};
-use lockstep_operator::{Options, client};
+use lockstep_operator::{Options, admission, client};
 use tracing_subscriber::EnvFilter;
 
 /// Flags of `lockstep operator`.
@@ -28,10 +28,34 @@ pub(crate) struct Flags {
     /// Where to serve /healthz, /readyz and /metrics
     #[arg(long, env = "LOCKSTEP_LISTEN", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
+    /// What rewrites pods and pins workloads: the API server by the chart's policies, or this process as a webhook
+    #[arg(long, env = "LOCKSTEP_ADMISSION", value_enum, default_value_t = Admission::Policy)]
+    admission: Admission,
+    /// Enter changes of configs into the pin table before their write returns: the chart's `configWebhook.enabled`
+    #[arg(long, env = "LOCKSTEP_CONFIG_WEBHOOK")]
+    config_webhook: bool,
+    /// Where the API server calls the webhooks
+    #[arg(long, env = "LOCKSTEP_WEBHOOK_LISTEN", default_value = "0.0.0.0:9443")]
+    webhook_listen: SocketAddr,
     /// A kind of your own that makes pods from a template: GROUP/VERSION/KIND/PLURAL=PATH, such as
     /// `apps.kruise.io/v1alpha1/CloneSet/clonesets=spec.template`
     #[arg(long = "kind", env = "LOCKSTEP_KINDS", value_delimiter = ',')]
     kinds: Vec<CustomKind>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Admission {
+    Policy,
+    Webhook,
+}
+
+impl From<Admission> for admission::Mode {
+    fn from(admission: Admission) -> Self {
+        match admission {
+            Admission::Policy => Self::Policy,
+            Admission::Webhook => Self::Webhook,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -62,6 +86,11 @@ pub(crate) fn run(flags: Flags) -> Result<()> {
         settle: Duration::from_millis(flags.settle_ms),
         listen: flags.listen,
         kinds: kinds::built_in().into_iter().chain(flags.kinds.into_iter().map(|kind| kind.0)).collect(),
+        admission: admission::Options {
+            mode: flags.admission.into(),
+            configs: flags.config_webhook,
+            listen: flags.webhook_listen,
+        },
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async { lockstep_operator::run(client::connect().await?, options).await })

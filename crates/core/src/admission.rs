@@ -40,9 +40,8 @@ impl<'a> Template<'a> {
         self.0["metadata"]["annotations"][names::PINS].as_str().unwrap_or_default()
     }
 
-    /// Pins that cannot be read count as none: they pin nothing in the API server either.
     fn pins(self) -> Pins {
-        self.pins_text().parse().unwrap_or_default()
+        Pins::read(self.pins_text())
     }
 }
 
@@ -88,15 +87,17 @@ pub fn resolve_pod(pod: &Value, table: &Table) -> Vec<Replacement> {
         return Vec::new();
     }
     let pins = Template(pod).pins();
-    let has_controller = is_controlled(pod);
+    let has_template = is_from_template(pod);
     let replacement = |pointer: String, config: &ConfigRef| {
+        let from_table = |is_old_template: bool| {
+            let entry = table.get(config)?;
+            let baseline = entry.baseline.clone().filter(|_| is_old_template);
+            baseline.or_else(|| entry.current.clone())
+        };
         let name = match pins.get(config) {
             Some(Pin::Version(name)) => Some(name.clone()),
-            Some(Pin::Live) => table.get(config)?.current.clone(),
-            None if has_controller => {
-                table.get(config).and_then(|entry| entry.baseline.clone().or(entry.current.clone()))
-            }
-            None => table.get(config)?.current.clone(),
+            Some(Pin::Live) => from_table(false),
+            None => from_table(has_template),
         };
         name.map(|name| Replacement { pointer: format!("/spec{pointer}"), name })
     };
@@ -105,7 +106,7 @@ pub fn resolve_pod(pod: &Value, table: &Table) -> Vec<Replacement> {
 }
 
 /// Whether the pod was made from a template that Lockstep pins: only then is a missing pin an old template.
-fn is_controlled(pod: &Value) -> bool {
+fn is_from_template(pod: &Value) -> bool {
     let owners = pod["metadata"]["ownerReferences"].as_array();
     owners.into_iter().flatten().any(|owner| {
         let kind = owner["kind"].as_str().unwrap_or_default();

@@ -29,6 +29,11 @@ pub struct PinsError {
 }
 
 impl Pins {
+    /// Reads what somebody may have written by hand: what is not a pin is passed over, as the API server does.
+    pub fn read(text: &str) -> Self {
+        Self(text.split(',').filter_map(|entry| parse_entry(entry).ok()).collect())
+    }
+
     pub fn get(&self, config: &ConfigRef) -> Option<&Pin> {
         self.0.get(config)
     }
@@ -111,6 +116,11 @@ mod tests {
     fn no_text_is_no_pins() {
         assert!("".parse::<Pins>().unwrap().is_empty());
         assert_eq!(Pins::default().to_string(), "");
+    }
+
+    #[test]
+    fn what_is_readable_is_read_from_what_is_not() {
+        assert_eq!(Pins::read("junk,configmap/app=app-1, secret/x=y,configmap/b=B").to_string(), "configmap/app=app-1");
     }
 
     #[test]

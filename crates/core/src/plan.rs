@@ -141,7 +141,9 @@ fn next_name(observed: &Observed, chosen: Option<&str>) -> Result<(u64, VersionN
     let number = last_number(observed) + 1;
     let Some(chosen) = chosen else {
         // Somebody may have called a version `r7` by hand: the number then goes on to the next free one.
-        let free = (number..).find(|number| !taken.contains(&VersionName::numbered(*number))).unwrap_or(number);
+        let candidates = number..=number + taken.len() as u64;
+        let free = candidates.clone().find(|number| !taken.contains(&VersionName::numbered(*number)));
+        let free = free.unwrap_or(*candidates.end());
         return Ok((free, VersionName::numbered(free)));
     };
     let name: VersionName = chosen.parse()?;

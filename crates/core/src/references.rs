@@ -57,7 +57,7 @@ const PLACES: [(&str, ConfigKind, Role); 26] = [
 pub fn references(pod_spec: &Value) -> Vec<Reference> {
     let mut found = Vec::new();
     for (path, kind, role) in PLACES {
-        visit(pod_spec, path, String::new(), &mut |name, pointer| {
+        visit(pod_spec, path, "", &mut |name, pointer| {
             found.push(Reference { config: ConfigRef::new(kind, name), role, pointer });
         });
     }
@@ -76,18 +76,18 @@ pub fn content_configs(pod_spec: &Value) -> Vec<ConfigRef> {
     configs
 }
 
-fn visit(value: &Value, path: &str, pointer: String, found: &mut impl FnMut(&str, String)) {
+fn visit(value: &Value, path: &str, pointer: &str, found: &mut impl FnMut(&str, String)) {
     let (step, rest) = path.split_once('/').unwrap_or((path, ""));
     if step == "*" {
         for (index, element) in value.as_array().into_iter().flatten().enumerate() {
-            visit(element, rest, format!("{pointer}/{index}"), found);
+            visit(element, rest, &format!("{pointer}/{index}"), found);
         }
     } else if let Some(next) = value.get(step) {
         let pointer = format!("{pointer}/{step}");
         match next.as_str() {
             // Kubernetes takes an empty name for no reference.
             Some(name) if rest.is_empty() && !name.is_empty() => found(name, pointer),
-            _ if !rest.is_empty() => visit(next, rest, pointer, found),
+            _ if !rest.is_empty() => visit(next, rest, &pointer, found),
             _ => {}
         }
     }

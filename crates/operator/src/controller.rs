@@ -18,10 +18,8 @@ use crate::watch::{Scope, WatchEvent, What};
 
 /// How much is done at the same time.
 const PARALLEL: usize = 32;
-/// Facts about one config that arrive together are looked at once.
-const GATHER: Duration = Duration::from_millis(20);
-/// While consumers are being pinned, how often their config asks whether all are.
-const RELEASE_CHECK: Duration = Duration::from_millis(200);
+/// What consumers, versions and our own writes say about a config is looked at together.
+const GATHER: Duration = Duration::from_millis(200);
 /// Owners are written a while after the last change: there is no hurry, and one write serves many.
 const RETENTION_DELAY: Duration = Duration::from_secs(5);
 const FIRST_RETRY: Duration = Duration::from_millis(200);
@@ -96,13 +94,15 @@ impl Controller {
             What::Listed => self.end_listing(&watch),
             What::Seen { key, fact, is_listing } => {
                 self.note_listed(&watch, &key, is_listing);
+                // The write of a workload may follow the write of its config within milliseconds, and should join it.
+                let delay = if fact.is_source() { Duration::ZERO } else { GATHER };
                 let work = self.index.apply(watch.0, &key, fact);
-                self.take_up(work);
+                self.take_up(work, delay);
             }
             What::Gone { key, is_listing } => {
                 self.note_listed(&watch, &key, is_listing);
                 let work = self.index.remove(watch.0, &key);
-                self.take_up(work);
+                self.take_up(work, GATHER);
             }
             What::Failed(error) => {
                 self.metrics.watch_failed();
@@ -123,7 +123,7 @@ impl Controller {
         for key in self.index.keys(watch.0, watch.1.as_deref()) {
             if !listed.contains(&key) {
                 let work = self.index.remove(watch.0, &key);
-                self.take_up(work);
+                self.take_up(work, GATHER);
             }
         }
         if self.unlisted.remove(watch) && self.is_ready() {
@@ -132,14 +132,11 @@ impl Controller {
         }
     }
 
-    fn take_up(&mut self, work: Vec<Work>) {
+    fn take_up(&mut self, work: Vec<Work>, delay: Duration) {
         let now = Instant::now();
         for work in work {
             match &work {
-                Work::Config(id) if self.index.releasing(&id.namespace, &id.config).is_some() => {
-                    self.queue.push(work, now, RELEASE_CHECK);
-                }
-                Work::Config(_) | Work::Consumer(_) => self.queue.push(work, now, GATHER),
+                Work::Config(_) | Work::Consumer(_) => self.queue.push(work, now, delay),
                 Work::Retention(_) => self.queue.settle(work, now, RETENTION_DELAY),
             }
         }
@@ -253,7 +250,7 @@ impl Controller {
                 Some(fact) => self.index.apply(written.watched, &written.key, fact),
                 None => self.index.remove(written.watched, &written.key),
             };
-            self.take_up(work);
+            self.take_up(work, GATHER);
         }
     }
 

@@ -1,23 +1,25 @@
 //! Performs what the core decided, with requests that can be repeated. What was written comes back as facts, so that the index knows
 //! it before the watch says so.
 
-use futures::future::try_join;
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::events::{Event, EventType, Recorder};
 use kube::{Api, Client, Resource};
 use lockstep_api::{
-    ConditionType, Consumer, PinTable, PinTableSpec, Source as ApiSource, VersionSummary, VersionedConfig,
-    VersionedConfigSpec, VersionedConfigStatus,
+    ConditionType, Consumer, Source as ApiSource, VersionSummary, VersionedConfig, VersionedConfigSpec,
+    VersionedConfigStatus,
 };
 use lockstep_core::plan::{Action, ConsumerPin, Managed, Observed, Source, plan};
 use lockstep_core::retention::{Change, DEFAULT_RETAIN, retain};
 use lockstep_core::{ConfigKind, DigestKey, Entry, Pins, Version, names};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::content::Content;
-use crate::facts::{self, ConfigFact, Key, ManagedFact, ResourceVersion, TableFact, VersionFact, WorkloadFact};
+use crate::facts::{self, ConfigFact, Key, ManagedFact, ResourceVersion, VersionFact, WorkloadFact};
 use crate::index::{ConfigId, ConfigView, Fact, RetentionView, Watched, WorkloadId, WorkloadKey};
 use crate::kinds::WorkloadKind;
+use crate::tables::Tables;
 
 /// How many consumers a status lists.
 const LISTED_CONSUMERS: usize = 100;
@@ -27,6 +29,8 @@ pub struct Executor {
     pub client: Client,
     pub digest_key: DigestKey,
     pub kinds: Vec<WorkloadKind>,
+    pub events: Recorder,
+    pub tables: Tables,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -155,7 +159,7 @@ impl Executor {
         Ok(fact)
     }
 
-    /// The version and the table's word for it are written side by side: a workload that is written a moment later joins.
+    /// The table first: a workload that is written a moment later joins. No pod is so quick that the version would not be there.
     async fn release(
         &self,
         view: &ConfigView,
@@ -168,25 +172,19 @@ impl Executor {
         if version.is_some() && content.is_none() {
             *content = self.read(&view.id).await?;
         }
-        let create = async {
-            match (&version, content.as_ref(), managed) {
-                (Some(version), Some(content), Some(managed)) => {
-                    self.create_version(&view.id, version, content, managed).await
-                }
-                _ => Ok(None),
-            }
-        };
-        let publish = async {
-            match &entry {
-                Some(entry) => self.publish(view, entry).await.map(Some),
-                None => Ok(None),
-            }
-        };
-        let (created, published) = try_join(create, publish).await?;
-        outcome.created = outcome.created.take().or(version);
-        outcome.published |= published.is_some();
-        outcome.written.extend(created);
-        outcome.written.extend(published);
+        let digest = content.as_ref().map(|content| content.digest(&self.digest_key));
+        if version.as_ref().is_some_and(|version| digest.as_ref().is_none_or(|digest| digest.full() != version.digest))
+        {
+            // It changed since the decision: the watch brings it up again.
+            return Ok(());
+        }
+        if let Some(entry) = entry {
+            outcome.written.extend(self.publish(view, &entry).await?);
+            outcome.published = true;
+        }
+        let (Some(version), Some(content), Some(managed)) = (version, content, managed) else { return Ok(()) };
+        outcome.written.extend(self.create_version(&view.id, &version, content, managed).await?);
+        outcome.created = Some(version);
         Ok(())
     }
 
@@ -204,32 +202,12 @@ impl Executor {
         Ok(fact.map(|fact| Written { watched: Watched::Config(id.config.kind), key, fact: Some(Fact::Config(fact)) }))
     }
 
-    async fn publish(&self, view: &ConfigView, entry: &Entry) -> Result<Written, ExecuteError> {
+    async fn publish(&self, view: &ConfigView, entry: &Entry) -> Result<Option<Written>, ExecuteError> {
         let id = &view.id;
-        let key = id.config.to_string();
-        let spec = json!({
-            "baseline": {&key: entry.baseline},
-            "current": {&key: entry.current},
-            "next": {&key: entry.next},
-        });
-        self.write_table(id, view.has_table, spec)
-            .await
-            .doing(|| format!("publish {key} in the pin table of {}", id.namespace))
-    }
-
-    /// A merge patch: `null` removes, and other configs' entries are not touched.
-    async fn write_table(&self, id: &ConfigId, exists: bool, spec: Value) -> kube::Result<Written> {
-        let api: Api<PinTable> = Api::namespaced(self.client.clone(), &id.namespace);
-        if !exists {
-            let empty = PinTable::new(names::PIN_TABLE, PinTableSpec::default());
-            match api.create(&post_params(), &empty).await {
-                Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-                created => drop(created?),
-            }
-        }
-        let table = api.patch(names::PIN_TABLE, &patch_params(), &Patch::Merge(json!({"spec": spec}))).await?;
-        let fact = Fact::Table(TableFact::read(&table));
-        Ok(Written { watched: Watched::PinTable, key: facts::key(&table.metadata), fact: Some(fact) })
+        let written = self.tables.publish(&self.client, &id.namespace, view.has_table, &id.config, entry).await;
+        let fact = written.doing(|| format!("publish {} in the pin table of {}", id.config, id.namespace))?;
+        let key = Key { namespace: id.namespace.clone(), name: names::PIN_TABLE.to_owned() };
+        Ok(fact.map(|fact| Written { watched: Watched::PinTable, key, fact: Some(Fact::Table(fact)) }))
     }
 
     async fn complete(
@@ -332,14 +310,39 @@ impl Executor {
             return Ok(());
         }
         status.conditions = vec![condition];
-        self.write_status(&view.id, &managed, &status, outcome).await
+        self.write_status(&view.id, &managed, &status, outcome).await?;
+        self.warn(view, reason).await
+    }
+
+    async fn warn(&self, view: &ConfigView, reason: &str) -> Result<(), ExecuteError> {
+        let Some(source) = &view.source else { return Ok(()) };
+        let id = &view.id;
+        tracing::warn!(namespace = id.namespace, config = %id.config, reason, "a change is refused");
+        let subject = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some(id.config.kind.kind().to_owned()),
+            name: Some(id.config.name.clone()),
+            namespace: Some(id.namespace.clone()),
+            uid: Some(source.uid.clone()),
+            resource_version: Some(source.resource_version.0.to_string()),
+            field_path: None,
+        };
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "Refused".to_owned(),
+            action: "Release".to_owned(),
+            note: Some(reason.to_owned()),
+            secondary: None,
+        };
+        let published = self.events.publish(&event, &subject).await;
+        published.doing(|| format!("write an Event about {} in {}", id.config, id.namespace))
     }
 
     /// Kubernetes' garbage collector takes the versions that only the VersionedConfig holds.
     async fn forget(&self, view: &ConfigView, outcome: &mut ConfigOutcome) -> Result<(), ExecuteError> {
         let id = &view.id;
         if view.has_table {
-            outcome.written.push(self.publish(view, &Entry::default()).await?);
+            outcome.written.extend(self.publish(view, &Entry::default()).await?);
         }
         let Some(managed) = &view.managed else { return Ok(()) };
         let name = managed.object.metadata.name.clone().unwrap_or_default();

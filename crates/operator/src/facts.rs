@@ -153,10 +153,8 @@ fn owner_reference(kind: &WorkloadKind, meta: &ObjectMeta) -> OwnerReference {
     }
 }
 
-/// Pins that cannot be read pin nothing in the API server either.
 fn pins(template: &Value) -> Pins {
-    let text = template["metadata"]["annotations"][names::PINS].as_str().unwrap_or_default();
-    text.parse().unwrap_or_default()
+    Pins::read(template["metadata"]["annotations"][names::PINS].as_str().unwrap_or_default())
 }
 
 /// A VersionedConfig.

@@ -36,6 +36,11 @@ pub enum Fact {
 }
 
 impl Fact {
+    /// Whether it is a config as its user writes it.
+    pub fn is_source(&self) -> bool {
+        matches!(self, Self::Config(ConfigFact::Source(_)))
+    }
+
     fn resource_version(&self) -> ResourceVersion {
         match self {
             Self::Config(fact) => fact.resource_version(),
@@ -444,5 +449,176 @@ impl Namespace {
             versions,
             users: all.into_iter().filter(|fact| fact.is_holder).cloned().collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use kube::core::DynamicObject;
+    use lockstep_api::{PinTable, PinTableSpec};
+    use lockstep_core::names;
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::{WorkloadKind, built_in};
+
+    fn kind(name: &str) -> (usize, WorkloadKind) {
+        let found = built_in().into_iter().enumerate().find(|(_, kind)| kind.resource.kind == name);
+        found.unwrap()
+    }
+
+    fn key(name: &str) -> Key {
+        Key { namespace: "shop".into(), name: name.into() }
+    }
+
+    fn config(name: &str) -> ConfigRef {
+        ConfigRef::new(ConfigKind::ConfigMap, name)
+    }
+
+    fn id(name: &str) -> ConfigId {
+        ConfigId { namespace: "shop".into(), config: config(name) }
+    }
+
+    /// A cluster that is written to, one resource version after the other.
+    #[derive(Default)]
+    struct Cluster {
+        index: Index,
+        version: u64,
+    }
+
+    impl Cluster {
+        fn meta(&mut self, name: &str, labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> ObjectMeta {
+            self.version += 1;
+            let map =
+                |pairs: &[(&str, &str)]| Some(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect());
+            ObjectMeta {
+                name: Some(name.into()),
+                namespace: Some("shop".into()),
+                uid: Some(format!("uid-of-{name}")),
+                resource_version: Some(self.version.to_string()),
+                labels: map(labels),
+                annotations: map(annotations),
+                ..ObjectMeta::default()
+            }
+        }
+
+        fn source(&mut self, name: &str, labels: &[(&str, &str)]) -> Vec<Work> {
+            let meta = self.meta(name, labels, &[]);
+            let fact = ConfigFact::read(ConfigKind::ConfigMap, &meta).unwrap();
+            self.index.apply(Watched::Config(ConfigKind::ConfigMap), &key(name), Fact::Config(fact))
+        }
+
+        fn workload(
+            &mut self,
+            of: &str,
+            name: &str,
+            uses: &str,
+            pins: &str,
+            annotations: &[(&str, &str)],
+        ) -> Vec<Work> {
+            let (place, kind) = kind(of);
+            let template = json!({
+                "metadata": {"annotations": {names::PINS: pins}},
+                "spec": {"volumes": [{"configMap": {"name": uses}}]},
+            });
+            let object =
+                DynamicObject { types: None, metadata: self.meta(name, &[], annotations), data: kind.wrap(template) };
+            let fact = WorkloadFact::read(&kind, &object).unwrap();
+            self.index.apply(Watched::Workload(place), &key(name), Fact::Workload(fact))
+        }
+
+        fn table(&mut self, current: &[(&str, &str)]) -> Vec<Work> {
+            let map = current
+                .iter()
+                .map(|(config, version)| (format!("configmap/{config}"), (*version).to_owned()))
+                .collect();
+            let mut table = PinTable::new(names::PIN_TABLE, PinTableSpec { current: map, ..PinTableSpec::default() });
+            table.metadata = self.meta(names::PIN_TABLE, &[], &[]);
+            self.index.apply(Watched::PinTable, &key(names::PIN_TABLE), Fact::Table(TableFact::read(&table)))
+        }
+    }
+
+    const VERSIONED: [(&str, &str); 1] = [(names::VERSIONED, names::ON)];
+
+    #[test]
+    fn a_config_that_nobody_put_under_our_care_makes_no_work() {
+        let mut cluster = Cluster::default();
+        assert_eq!(cluster.workload("Deployment", "web", "app", "", &[]), []);
+        assert_eq!(cluster.source("app", &[]), []);
+        assert!(cluster.index.config(&id("app")).is_none());
+    }
+
+    #[test]
+    fn a_label_on_the_config_opts_in_and_another_opts_out() {
+        let mut cluster = Cluster::default();
+        assert_eq!(cluster.source("app", &VERSIONED), [Work::Config(id("app"))]);
+        assert!(cluster.index.config(&id("app")).unwrap().source.is_some());
+        let ignored = [VERSIONED[0], (names::IGNORE, names::ON)];
+        assert_eq!(cluster.source("app", &ignored), [Work::Config(id("app"))], "it was ours");
+        assert!(cluster.index.config(&id("app")).is_none());
+    }
+
+    #[test]
+    fn an_annotation_on_a_workload_opts_in_all_that_it_references() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &[]);
+        let work = cluster.workload("Deployment", "web", "app", "", &[(names::AUTO, names::ON)]);
+        assert_eq!(work, [Work::Config(id("app"))]);
+        assert!(cluster.index.config(&id("app")).unwrap().source.is_some());
+    }
+
+    #[test]
+    fn a_label_on_the_namespace_opts_in_what_its_workloads_use() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &[]);
+        cluster.source("unused", &[]);
+        cluster.workload("Deployment", "web", "app", "", &[]);
+        let fact = NamespaceFact { resource_version: ResourceVersion(100), is_versioned: true };
+        let namespace = Key { namespace: String::new(), name: "shop".into() };
+        let work = cluster.index.apply(Watched::Namespace, &namespace, Fact::Namespace(fact));
+        assert_eq!(work, [Work::Config(id("app"))]);
+        assert!(cluster.index.config(&id("unused")).is_none());
+    }
+
+    #[test]
+    fn what_is_older_than_what_is_known_is_passed_over() {
+        let mut cluster = Cluster::default();
+        cluster.workload("Deployment", "web", "app", "configmap/app=app-2", &[]);
+        cluster.version = 0;
+        cluster.workload("Deployment", "web", "app", "configmap/app=app-1", &[]);
+        let (place, _) = kind("Deployment");
+        let web = WorkloadId { namespace: "shop".into(), workload: WorkloadKey { kind: place, name: "web".into() } };
+        assert_eq!(cluster.index.workload(&web).unwrap().pins.to_string(), "configmap/app=app-2");
+    }
+
+    #[test]
+    fn a_change_of_the_table_concerns_only_the_entries_that_changed() {
+        let mut cluster = Cluster::default();
+        cluster.table(&[("a", "a-1"), ("b", "b-1")]);
+        let work = cluster.table(&[("a", "a-1"), ("b", "b-2")]);
+        assert_eq!(work, [Work::Config(id("b")), Work::Retention(id("b"))]);
+    }
+
+    #[test]
+    fn a_replica_set_that_a_deployment_made_is_a_holder_and_no_consumer() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        cluster.workload("Deployment", "web", "app", "configmap/app=app-1", &[]);
+        cluster.workload("ReplicaSet", "alone", "app", "configmap/app=app-1", &[]);
+        let consumers = cluster.index.config(&id("app")).unwrap().consumers;
+        assert_eq!(consumers.len(), 2, "a ReplicaSet of its own is a workload like others");
+    }
+
+    #[test]
+    fn what_is_gone_is_no_consumer() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        cluster.workload("Deployment", "web", "app", "", &[]);
+        let (place, _) = kind("Deployment");
+        assert_eq!(cluster.index.keys(Watched::Workload(place), None), [key("web")]);
+        let work = cluster.index.remove(Watched::Workload(place), &key("web"));
+        assert_eq!(work, [Work::Config(id("app"))]);
+        assert!(cluster.index.config(&id("app")).unwrap().consumers.is_empty());
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! It holds no state: what it needs to know is in the cluster's objects, so it can die at any instruction and be started anew.
 
+pub mod admission;
 pub mod client;
 mod content;
 mod controller;
@@ -14,6 +15,7 @@ mod leader;
 mod metrics;
 mod queue;
 mod server;
+mod tables;
 mod watch;
 
 use std::collections::HashSet;
@@ -22,9 +24,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use futures::FutureExt;
 use kube::Client;
-use lockstep_core::ConfigKind;
+use kube::runtime::events::{Recorder, Reporter};
+use lockstep_core::{ConfigKind, names};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::controller::Controller;
 use crate::execute::Executor;
@@ -32,6 +38,7 @@ use crate::index::Watched;
 use crate::kinds::WorkloadKind;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
+use crate::tables::Tables;
 use crate::watch::Scope;
 
 /// How an operator is run.
@@ -47,6 +54,13 @@ pub struct Options {
     pub settle: Duration,
     pub listen: SocketAddr,
     pub kinds: Vec<WorkloadKind>,
+    pub admission: admission::Options,
+}
+
+impl Options {
+    fn scopes(&self) -> Vec<Scope> {
+        if self.namespaces.is_empty() { vec![None] } else { self.namespaces.iter().cloned().map(Some).collect() }
+    }
 }
 
 /// Runs until it is told to stop, or may not go on.
@@ -55,14 +69,29 @@ pub async fn run(client: Client, options: Options) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (namespace, me) = (options.own_namespace.clone(), options.identity.clone());
+    let (stop, stopped) = oneshot::channel();
+    let mut admission = tokio::spawn(admit(client.clone(), options.clone(), stopped));
     let outcome = tokio::select! {
         outcome = server::serve(options.listen, Arc::clone(&metrics)) => outcome,
         outcome = lead(client.clone(), options, metrics) => outcome,
+        outcome = &mut admission => outcome.context("admission ended unexpectedly").flatten(),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
     Leadership::release(client, &namespace, &me).await;
+    drop(stop);
+    // Another replica leads by now, but API servers may still ask this one.
+    if !admission.is_finished() && timeout(admission::STOP_LIMIT, admission).await.is_err() {
+        tracing::warn!("admission did not end in time");
+    }
     outcome
+}
+
+async fn admit(client: Client, options: Options, stopped: oneshot::Receiver<()>) -> Result<()> {
+    let scopes = options.scopes();
+    let Options { own_namespace, kinds, admission, .. } = options;
+    let surroundings = admission::Surroundings { client, own_namespace, scopes, kinds };
+    admission::run(admission, surroundings, stopped.map(drop)).await
 }
 
 async fn lead(client: Client, options: Options, metrics: Arc<Metrics>) -> Result<()> {
@@ -78,12 +107,13 @@ async fn lead(client: Client, options: Options, metrics: Arc<Metrics>) -> Result
 
 async fn work(client: Client, options: Options, metrics: Arc<Metrics>) -> Result<()> {
     let digest_key = digest_key::ensure(client.clone(), &options.own_namespace).await?;
+    let scopes = options.scopes();
     let kinds = served_kinds(&client, options.kinds).await?;
-    let scopes: Vec<Scope> =
-        if options.namespaces.is_empty() { vec![None] } else { options.namespaces.into_iter().map(Some).collect() };
     let events = watch::everything(&client, &scopes, &kinds);
     let watches = watches(&scopes, kinds.len());
-    let executor = Executor { client, digest_key, kinds };
+    let reporter = Reporter { controller: names::FIELD_MANAGER.to_owned(), instance: Some(options.identity) };
+    let events_recorder = Recorder::new(client.clone(), reporter);
+    let executor = Executor { client, digest_key, kinds, events: events_recorder, tables: Tables::default() };
     Controller::new(executor, metrics, options.settle, watches).run(events).await;
     Ok(())
 }

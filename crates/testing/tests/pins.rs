@@ -261,9 +261,14 @@ async fn odd_configs_work_or_are_refused_clearly() {
                 "{name}: content was lost"
             );
         }
-        stage.create(&versioned("token", "data: {key: value}")).await?;
-        stage.kubectl(&["annotate", "configmap", "token", "lockstep.dev/version=1.4.0"]).await?;
-        stage.released("configmap/token", "1.0.0").await?;
+        let too_long = "n".repeat(250);
+        stage.create(&versioned(&too_long, "data: {key: value}")).await?;
+        eventually("a word about the name that is too long", SHORT, async || {
+            let events = stage.kubectl(&["get", "events", "-o", "jsonpath={.items[*].message}"]).await?;
+            ensure!(events.contains("give it a shorter name"), "the events say: {events}");
+            Ok(())
+        })
+        .await?;
         Ok(())
     })
     .await;

@@ -70,22 +70,28 @@ pub(crate) fn build_own() -> Result<Vec<PathBuf>> {
     let step = Step::start("build the images of lockstep and of the test app");
     let directory = repository().join("target/images");
     fs::create_dir_all(&directory)?;
-    let target = host_target()?;
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(repository()).args(["build", "--quiet", "--release", "--target", &target]);
-    for own in &OWN {
-        cargo.args(["--package", own.package, "--bin", own.binary]);
-    }
-    command::run(cargo.env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
+    let binaries = build_static(&OWN.each_ref().map(|own| (own.package, own.binary)))?;
     let mut tars = Vec::new();
-    for own in &OWN {
-        let binary = repository().join("target").join(&target).join("release").join(own.binary);
+    for (own, binary) in OWN.iter().zip(&binaries) {
         let tar = directory.join(format!("{}.tar", own.binary));
-        Image { reference: own.reference, binary: &binary, user: USER }.write(&tar)?;
+        Image { reference: own.reference, binary, user: USER }.write(&tar)?;
         tars.push(tar);
     }
     step.done("");
     Ok(tars)
+}
+
+/// Builds programs of this workspace that need nothing of the machine that they run on.
+pub(crate) fn build_static(programs: &[(&str, &str)]) -> Result<Vec<PathBuf>> {
+    let target = host_target()?;
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(repository()).args(["build", "--quiet", "--release", "--target", &target]);
+    for (package, binary) in programs {
+        cargo.args(["--package", package, "--bin", binary]);
+    }
+    command::run(cargo.env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
+    let directory = repository().join("target").join(target).join("release");
+    Ok(programs.iter().map(|(_, binary)| directory.join(binary)).collect())
 }
 
 pub(crate) fn load(cluster: &Cluster, tars: &[PathBuf]) -> Result<()> {

@@ -1,7 +1,6 @@
 //! Pods get the versions that their pins and the table say, in every place that names a config.
 
 use anyhow::{Context, Result, ensure};
-use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -16,10 +15,9 @@ use proptest::strategy::Strategy;
 use serde_json::{Value, json};
 
 use crate::shape::{PLACES, Use, any_pins_or_none, any_use, config, owner, pod, pod_spec, samples, set_pins, table};
-use crate::stage::{dry_run, with_table};
+use crate::stage::{all, dry_run, with_table};
 
 const RANDOM_PODS: usize = 60;
-const IN_FLIGHT: usize = 8;
 
 #[tokio::test]
 async fn a_pinned_pod_gets_its_pins_in_every_place() {
@@ -73,7 +71,7 @@ async fn a_mirror_pod_stays_as_it_is() {
         // The API server allows a mirror pod no Secrets.
         let uses: Vec<Use> = every_use().into_iter().filter(|used| used.config.kind == ConfigKind::ConfigMap).collect();
         for pins in ["", "configmap/app=app-0"] {
-            let mut pod = pod(pod_spec("none", &uses));
+            let mut pod = pod(&pod_spec("none", &uses));
             pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
             pod["spec"]["nodeName"] = json!(node.name_any());
             set_pins(&mut pod, pins);
@@ -89,9 +87,10 @@ async fn a_mirror_pod_stays_as_it_is() {
 async fn any_pod_is_resolved_as_the_core_says() {
     with_table("pods-any", table(), |stage, table| async move {
         let (stage, table) = (&stage, &table);
-        let check =
-            |pod: Value| async move { expect_resolved(stage, &pod, table).await.with_context(|| format!("{pod:#}")) };
-        stream::iter(samples(&any_pod(), RANDOM_PODS)).map(check).buffer_unordered(IN_FLIGHT).try_collect().await
+        all(samples(&any_pod(), RANDOM_PODS)
+            .into_iter()
+            .map(|pod| async move { expect_resolved(stage, &pod, table).await.with_context(|| pod.to_string()) }))
+        .await
     })
     .await;
 }
@@ -103,7 +102,7 @@ fn pod_with_every_reference() -> Value {
     if let Some(volumes) = spec["volumes"].as_array_mut() {
         volumes.extend(credential_volumes());
     }
-    pod(spec)
+    pod(&spec)
 }
 
 fn every_use() -> Vec<Use> {
@@ -181,17 +180,13 @@ fn differences(written: &Value, expected: &Value) -> String {
 fn any_pod() -> impl Strategy<Value = Value> {
     const KINDS: [&str; 6] =
         ["ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController", "SomethingElse"];
-    let owner = option::weighted(0.7, (select(&KINDS[..]), proptest::bool::weighted(0.8)));
-    (vec(any_use(), 0..24), any_pins_or_none(), owner).prop_map(|(uses, pins, made_by)| {
-        let mut pod = pod(pod_spec("none", &uses));
+    let made_by = option::weighted(0.7, (select(&KINDS[..]), proptest::bool::weighted(0.8)));
+    (vec(any_use(), 0..24), any_pins_or_none(), made_by).prop_map(|(uses, pins, made_by)| {
+        let mut pod = pod(&pod_spec("none", &uses));
         set_pins(&mut pod, &pins);
         if let Some((kind, controller)) = made_by {
-            pod["metadata"]["ownerReferences"] = owner_of(kind, controller);
+            pod["metadata"]["ownerReferences"] = owner(kind, controller);
         }
         pod
     })
-}
-
-fn owner_of(kind: &str, controller: bool) -> Value {
-    owner(kind, controller)
 }

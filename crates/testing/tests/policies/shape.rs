@@ -87,17 +87,17 @@ pub fn pod_spec(image: &str, uses: &[Use]) -> Value {
     let empty = json!({"name": "empty", "emptyDir": {}});
     let volumes = at(Place::Volume).enumerate().map(|(index, config)| volume(index, config));
     let sources: Vec<Value> = at(Place::Projected).map(projected_source).collect();
-    let projected = json!({"name": "projected", "projected": {"sources": sources}});
+    let projected = (!sources.is_empty()).then(|| json!({"name": "projected", "projected": {"sources": sources}}));
     json!({
         // A token's volume would have a random name.
         "automountServiceAccountToken": false,
         "initContainers": [container("init", Container::Init)],
         "containers": [container("first", Container::First), container("second", Container::Second)],
-        "volumes": std::iter::once(empty).chain(volumes).chain([projected]).collect::<Vec<_>>(),
+        "volumes": std::iter::once(empty).chain(volumes).chain(projected).collect::<Vec<_>>(),
     })
 }
 
-fn env_reference(index: usize, config: &ConfigRef) -> Value {
+pub fn env_reference(index: usize, config: &ConfigRef) -> Value {
     let source = match config.kind {
         ConfigKind::ConfigMap => "configMapKeyRef",
         ConfigKind::Secret => "secretKeyRef",
@@ -127,7 +127,7 @@ fn projected_source(config: &ConfigRef) -> Value {
     }
 }
 
-pub fn pod(spec: Value) -> Value {
+pub fn pod(spec: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec})
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
+use futures::{StreamExt, TryStreamExt, stream};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, PostParams, TypeMeta};
 use kube::core::GroupVersionKind;
@@ -12,6 +13,8 @@ use lockstep_testing::{SHORT, Scenario, eventually, scenario};
 use serde_json::{Value, json};
 
 use crate::shape::{Place, Use, pod, pod_spec};
+
+const IN_FLIGHT: usize = 8;
 
 /// Runs a test in a namespace of its own whose pin table the API server knows.
 pub async fn with_table<F>(name: &str, spec: PinTableSpec, story: impl FnOnce(Scenario, Table) -> F)
@@ -32,7 +35,7 @@ async fn set_table(stage: &Scenario, spec: &PinTableSpec) -> Result<()> {
     keep_entries(stage, spec).await?;
     stage.api::<PinTable>().create(&PostParams::default(), &PinTable::new(names::PIN_TABLE, spec.clone())).await?;
     let Some((config, version)) = spec.current.last_key_value() else { return Ok(()) };
-    let asking = pod(pod_spec("none", &[Use { place: Place::Volume, config: config.parse()? }]));
+    let asking = pod(&pod_spec("none", &[Use { place: Place::Volume, config: config.parse()? }]));
     eventually("the API server to know the pin table", SHORT, async || {
         let given = dry_run(stage, &asking).await?.to_string();
         ensure!(given.contains(version.as_str()), "a pod that asks for {version} is written as {given}");
@@ -92,4 +95,9 @@ pub fn refusal<T>(what: &str, outcome: Result<T>) -> Result<String> {
         Err(error) => Ok(format!("{error:#}")),
         Ok(_) => anyhow::bail!("not refused: {what}"),
     }
+}
+
+/// Runs a few checks at a time. The first that fails is the outcome.
+pub async fn all<F: Future<Output = Result<()>>>(checks: impl Iterator<Item = F>) -> Result<()> {
+    stream::iter(checks).buffer_unordered(IN_FLIGHT).try_collect().await
 }

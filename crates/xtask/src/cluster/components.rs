@@ -115,6 +115,9 @@ fn controller_manager(layout: &Layout, tools: &Tools) -> Component {
             ("authorization-kubeconfig", &kubeconfig),
             ("leader-elect", &"false"),
             ("use-service-account-credentials", &"true"),
+            // One machine and no neighbours: its own throttle would only make tests slow.
+            ("kube-api-qps", &"500"),
+            ("kube-api-burst", &"1000"),
             ("service-account-private-key-file", &layout.pki().join("service-accounts.key")),
             ("root-ca-file", &layout.pki().join("ca.crt")),
             ("cluster-signing-cert-file", &layout.pki().join("ca.crt")),

@@ -1,0 +1,363 @@
+//! Joining made certain: a change of a config is entered into the pin table before the write of the config returns, so that the write of a
+//! workload that follows it joins in any case.
+//!
+//! It is entered as `next`, the version that a new or changed workload may join already; what pods run stays as it is, for the version
+//! does not exist yet. The operator makes it when it sees the config, and then publishes it as current, which ends the entry. If the
+//! config's write is refused after we answered, the operator finds an entry that is not the source's content, and takes it back.
+//!
+//! A config's write is never held up by us: whatever fails here costs the certainty, and nothing else.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::future::try_join;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use lockstep_api::{PinTable, VersionSummary, VersionedConfig};
+use lockstep_core::config::is_object_name;
+use lockstep_core::digest::{Content, MAX_CONFIG_NAME_LENGTH};
+use lockstep_core::{ConfigKind, ConfigRef, Digest, DigestKey, Entry, Table, VersionName, names};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::review::{Operation, Request, set_annotation};
+
+/// How long we try: less than the API server waits for us.
+const LIMIT: Duration = Duration::from_millis(1500);
+
+/// Enters changes into pin tables.
+pub struct Configs {
+    pub client: Client,
+    pub digest_key: DigestKey,
+}
+
+/// A change of a config's content, on its way.
+#[derive(Debug, PartialEq, Eq)]
+struct Change {
+    config: ConfigRef,
+    /// The name of the version object that it is to become.
+    object: String,
+    /// What its user calls it.
+    version_name: Option<String>,
+}
+
+/// What is to become of the entry's `next`.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Keep,
+    Set(String),
+    /// What is current is what the config will hold: there is nothing else to join.
+    Remove,
+}
+
+impl Configs {
+    /// Enters the change, if it is one, and says what to write into the config itself: who changed it.
+    pub async fn admit(&self, request: &Request) -> Vec<Operation> {
+        let Some(change) = change(request, &self.digest_key) else { return Vec::new() };
+        let (namespace, config) = (&request.namespace, &change.config);
+        if !request.is_dry_run() && !will_be_refused(request) {
+            let outcome = timeout(LIMIT, self.enter(namespace, &change)).await;
+            match outcome.context("the API server does not answer").flatten() {
+                Ok(Next::Keep) => {}
+                Ok(next) => tracing::info!(namespace, %config, ?next, "entered ahead of the config's write"),
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::warn!(namespace, %config, error, "not entered ahead: the operator does it after the write");
+                }
+            }
+        }
+        set_annotation(&request.object, "", names::CHANGED_BY, &request.user_info.username)
+    }
+
+    /// The table is read from the API server and not from a cache: of two changes right after each other, the second must see the first.
+    async fn enter(&self, namespace: &str, change: &Change) -> Result<Next> {
+        let tables: Api<PinTable> = Api::namespaced(self.client.clone(), namespace);
+        let managed: Api<VersionedConfig> = Api::namespaced(self.client.clone(), namespace);
+        let name = change.config.versioned_config_name();
+        let (table, managed) = try_join(tables.get_opt(names::PIN_TABLE), managed.get_opt(&name))
+            .await
+            .with_context(|| format!("cannot read the pin table and VersionedConfig {name} in {namespace}"))?;
+        let entry = table.and_then(|table| Table::from(&table.spec).get(&change.config).cloned());
+        let versions = managed.and_then(|managed| managed.status).map(|status| status.versions).unwrap_or_default();
+        let next = next(change, entry.as_ref(), &versions);
+        let value = match &next {
+            Next::Keep => return Ok(next),
+            Next::Set(object) => json!(object),
+            Next::Remove => Value::Null,
+        };
+        let patch = Patch::Merge(json!({"spec": {"next": {change.config.to_string(): value}}}));
+        let params = PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        tables
+            .patch(names::PIN_TABLE, &params, &patch)
+            .await
+            .with_context(|| format!("cannot write the pin table of {namespace}"))?;
+        Ok(next)
+    }
+}
+
+/// What a write changes; none if the content stays, or is nobody's to version.
+fn change(request: &Request, key: &DigestKey) -> Option<Change> {
+    let kind = kind_of(request)?;
+    let (object, old) = (&request.object, &request.old_object);
+    // Empty if the API server is still to make it up: then nobody can refer to it yet.
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    if !is_versioned_source(object) || name.len() > MAX_CONFIG_NAME_LENGTH || !is_object_name(name) {
+        return None;
+    }
+    let digest = digest(kind, object, key)?;
+    if !old.is_null() && self::digest(kind, old, key).as_ref() == Some(&digest) {
+        return None;
+    }
+    Some(Change {
+        config: ConfigRef::new(kind, name),
+        object: digest.version_object_name(name),
+        version_name: annotation(object, names::VERSION).map(str::to_owned),
+    })
+}
+
+fn kind_of(request: &Request) -> Option<ConfigKind> {
+    match (request.resource.group.as_str(), request.resource.plural.as_str()) {
+        ("", "configmaps") => Some(ConfigKind::ConfigMap),
+        ("", "secrets") => Some(ConfigKind::Secret),
+        _ => None,
+    }
+}
+
+fn is_versioned_source(object: &Value) -> bool {
+    let label = |name: &str| object["metadata"]["labels"][name].as_str();
+    let is_ignored = [label(names::IGNORE), annotation(object, names::IGNORE)].contains(&Some(names::ON));
+    label(names::VERSIONED) == Some(names::ON) && label(names::VERSION_OF).is_none() && !is_ignored
+}
+
+fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
+    object["metadata"]["annotations"][name].as_str()
+}
+
+/// The same digest that the operator computes from the stored object. None if it cannot be read; why is not told, it may be secret.
+fn digest(kind: ConfigKind, object: &Value, key: &DigestKey) -> Option<Digest> {
+    use serde::Deserialize;
+    match kind {
+        ConfigKind::ConfigMap => {
+            let object = ConfigMap::deserialize(object).ok()?;
+            let text = object.data.iter().flatten().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+            let binary = bytes(object.binary_data.as_ref());
+            Some(Digest::of_config_map(&Content { secret_type: "", text, binary }))
+        }
+        ConfigKind::Secret => {
+            let object = Secret::deserialize(object).ok()?;
+            let secret_type = object.type_.as_deref().unwrap_or_default();
+            let text = bytes(object.data.as_ref());
+            Some(Digest::of_secret(&Content { secret_type, text, binary: BTreeMap::new() }, key))
+        }
+    }
+}
+
+fn bytes(data: Option<&BTreeMap<String, ByteString>>) -> BTreeMap<&str, &[u8]> {
+    data.into_iter().flatten().map(|(name, value)| (name.as_str(), value.0.as_slice())).collect()
+}
+
+/// Refusals that can be foreseen: what is entered for a write that then fails stands there until the operator takes it back.
+fn will_be_refused(request: &Request) -> bool {
+    let (new, old) = (&request.object, &request.old_object);
+    let resource_version =
+        |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+    let is_outdated = !resource_version(new).is_empty() && resource_version(new) != resource_version(old);
+    let reuses_name = annotation(new, names::VERSION).is_some_and(|name| annotation(old, names::VERSION) == Some(name));
+    let is_going = !new["metadata"]["deletionTimestamp"].is_null();
+    !old.is_null() && (is_outdated || reuses_name || is_going || old["immutable"] == true)
+}
+
+/// A config that is not in the table is not released yet: its adoption restarts nobody, so there is nothing to join.
+fn next(change: &Change, entry: Option<&Entry>, versions: &[VersionSummary]) -> Next {
+    match entry {
+        Some(entry) if entry.current.is_some() && !is_misnamed(change, versions) => {
+            if entry.to_join() == Some(&change.object) {
+                Next::Keep
+            } else if entry.current.as_ref() == Some(&change.object) {
+                Next::Remove
+            } else {
+                Next::Set(change.object.clone())
+            }
+        }
+        _ => Next::Keep,
+    }
+}
+
+/// The operator makes no version with a name that cannot be, or that has other content already.
+fn is_misnamed(change: &Change, versions: &[VersionSummary]) -> bool {
+    let Some(name) = &change.version_name else { return false };
+    // Content that is a version already keeps that version's name, whatever the config says now.
+    let is_known = versions.iter().any(|version| version.object == change.object);
+    let is_taken = versions.iter().any(|version| version.version == *name);
+    !is_known && (is_taken || name.parse::<VersionName>().is_err())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::Fake;
+    use super::super::fixtures::{self, CONFIG_MAP_UPDATE, DEPLOYMENT_CREATE, SECRET_CREATE};
+    use super::super::review;
+    use super::*;
+
+    fn key() -> DigestKey {
+        DigestKey(vec![7; 32])
+    }
+
+    /// A review of a config that opted in, changed by the test.
+    fn request(text: &str, edit: impl FnOnce(&mut Value)) -> Request {
+        let mut review = fixtures::json(text);
+        for object in ["object", "oldObject"] {
+            if review["request"][object].is_object() {
+                review["request"][object]["metadata"]["labels"] = json!({names::VERSIONED: names::ON});
+            }
+        }
+        edit(&mut review["request"]);
+        review::read(review.to_string().as_bytes()).unwrap()
+    }
+
+    fn found(text: &str, edit: impl FnOnce(&mut Value)) -> Option<Change> {
+        change(&request(text, edit), &key())
+    }
+
+    fn green() -> Change {
+        found(CONFIG_MAP_UPDATE, |_| {}).unwrap()
+    }
+
+    fn entry(current: &str, next: Option<&str>) -> Entry {
+        Entry { baseline: Some("app-1".into()), current: Some(current.into()), next: next.map(str::to_owned) }
+    }
+
+    fn version(name: &str, object: &str) -> VersionSummary {
+        let (version, object) = (name.to_owned(), object.to_owned());
+        VersionSummary { version, number: 1, object, changed_by: None, reason: None, created_at: None }
+    }
+
+    #[test]
+    fn the_version_is_named_as_the_operator_will_name_it() {
+        let content = Content { secret_type: "", text: [("color", &b"green"[..])].into(), binary: BTreeMap::new() };
+        assert_eq!(green().config.to_string(), "configmap/app");
+        assert_eq!(green().object, Digest::of_config_map(&content).version_object_name("app"));
+    }
+
+    #[test]
+    fn a_secret_is_digested_with_the_key() {
+        let content =
+            Content { secret_type: "Opaque", text: [("password", &b"hunter2"[..])].into(), binary: BTreeMap::new() };
+        let change = found(SECRET_CREATE, |_| {}).unwrap();
+        assert_eq!(change.object, Digest::of_secret(&content, &key()).version_object_name("db"));
+        assert!(!format!("{change:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn only_changes_of_content_count() {
+        assert_eq!(found(CONFIG_MAP_UPDATE, |request| request["object"]["data"] = json!({"color": "blue"})), None);
+        assert!(found(CONFIG_MAP_UPDATE, |request| request["object"]["binaryData"] = json!({"a": "AQI="})).is_some());
+        assert!(found(CONFIG_MAP_UPDATE, |request| drop(request["oldObject"].take())).is_some(), "made anew");
+    }
+
+    #[test]
+    fn what_is_nobodys_to_version_is_passed_over() {
+        let metadata = |change: Value| {
+            found(CONFIG_MAP_UPDATE, |request| {
+                json_patch::merge(&mut request["object"]["metadata"], &change);
+            })
+        };
+        assert_eq!(metadata(json!({"labels": null})), None, "did not opt in");
+        assert_eq!(metadata(json!({"labels": {names::IGNORE: "true"}})), None);
+        assert_eq!(metadata(json!({"annotations": {names::IGNORE: "true"}})), None);
+        assert_eq!(metadata(json!({"labels": {names::VERSION_OF: "configmap"}})), None, "a version itself");
+        assert_eq!(metadata(json!({"name": null, "generateName": "app-"})), None);
+        assert_eq!(metadata(json!({"name": "a".repeat(250)})), None);
+        assert_eq!(found(DEPLOYMENT_CREATE, |_| {}), None);
+    }
+
+    #[test]
+    fn a_change_is_entered_as_what_can_be_joined() {
+        let change = green();
+        let set = Next::Set(change.object.clone());
+        assert_eq!(next(&change, Some(&entry("app-1", None)), &[]), set);
+        assert_eq!(next(&change, Some(&entry("app-1", Some("app-2"))), &[]), set, "the later of two changes counts");
+        assert_eq!(next(&change, Some(&entry("app-1", Some(&change.object))), &[]), Next::Keep);
+        assert_eq!(next(&change, Some(&entry(&change.object, None)), &[]), Next::Keep);
+        assert_eq!(next(&change, Some(&entry(&change.object, Some("app-2"))), &[]), Next::Remove, "changed back");
+    }
+
+    #[test]
+    fn a_config_that_is_not_released_yet_is_not_entered() {
+        assert_eq!(next(&green(), None, &[]), Next::Keep);
+        assert_eq!(next(&green(), Some(&Entry::default()), &[]), Next::Keep);
+    }
+
+    #[test]
+    fn a_name_that_the_operator_will_refuse_is_not_entered() {
+        let named = |name: &str| Change { version_name: Some(name.to_owned()), ..green() };
+        let entry = entry("app-1", None);
+        let versions = [version("1.4.0", "app-1")];
+        assert_eq!(next(&named("1.4.0"), Some(&entry), &versions), Next::Keep, "it has other content already");
+        assert_eq!(next(&named("current"), Some(&entry), &versions), Next::Keep);
+        assert_eq!(next(&named("1.4.1"), Some(&entry), &versions), Next::Set(green().object));
+        let known = [version("1.4.0", "app-1"), version("1.3.0", &green().object)];
+        assert_eq!(next(&named("1.4.0"), Some(&entry), &known), Next::Set(green().object), "it has a name already");
+    }
+
+    const TABLE: &str = "/apis/lockstep.dev/v1alpha1/namespaces/shop/pintables/lockstep";
+
+    fn with_table(spec: &Value) -> (Fake, Configs) {
+        let fake = Fake::default();
+        let (api_version, metadata) = ("lockstep.dev/v1alpha1", json!({"name": "lockstep", "namespace": "shop"}));
+        fake.put(TABLE, json!({"apiVersion": api_version, "kind": "PinTable", "metadata": metadata, "spec": spec}));
+        let configs = Configs { client: fake.client(), digest_key: key() };
+        (fake, configs)
+    }
+
+    fn stamped(user: &str) -> [Operation; 2] {
+        let path = "/metadata/annotations".to_owned();
+        let (place, value) = (format!("{path}/lockstep.dev~1changed-by"), json!(user));
+        [Operation::Add { path, value: json!({}) }, Operation::Add { path: place, value }]
+    }
+
+    #[tokio::test]
+    async fn a_change_is_in_the_table_before_its_write_returns() {
+        let (fake, configs) = with_table(&json!({"current": {"configmap/app": "app-1", "secret/db": "db-1"}}));
+        let patch = configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await;
+        assert_eq!(patch, stamped("admin"));
+        let spec = fake.get(TABLE).unwrap()["spec"].take();
+        assert_eq!(spec["next"], json!({"configmap/app": green().object}));
+        assert_eq!(spec["current"], json!({"configmap/app": "app-1", "secret/db": "db-1"}), "nothing else changes");
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_and_a_write_that_will_be_refused_leave_no_trace() {
+        let (fake, configs) = with_table(&json!({"current": {"configmap/app": "app-1"}}));
+        let dry = request(CONFIG_MAP_UPDATE, |request| request["dryRun"] = json!(true));
+        assert_eq!(configs.admit(&dry).await, stamped("admin"));
+        let refused = request(CONFIG_MAP_UPDATE, |request| request["oldObject"]["immutable"] = json!(true));
+        configs.admit(&refused).await;
+        assert!(fake.writes().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_namespace_without_a_table_gets_none() {
+        let fake = Fake::default();
+        let configs = Configs { client: fake.client(), digest_key: key() };
+        assert_eq!(configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await, stamped("admin"));
+        assert!(fake.writes().is_empty());
+    }
+
+    #[test]
+    fn refusals_that_can_be_foreseen_are() {
+        let refused = |edit: fn(&mut Value)| will_be_refused(&request(CONFIG_MAP_UPDATE, edit));
+        assert!(!refused(|_| {}));
+        assert!(refused(|request| request["object"]["metadata"]["resourceVersion"] = json!("1")));
+        assert!(!refused(|request| drop(request["object"]["metadata"]["resourceVersion"].take())), "not asked for");
+        assert!(refused(|request| request["oldObject"]["immutable"] = json!(true)));
+        assert!(refused(|request| request["object"]["metadata"]["deletionTimestamp"] = json!("2026-11-15T12:00:00Z")));
+        assert!(refused(|request| for object in ["object", "oldObject"] {
+            request[object]["metadata"]["annotations"] = json!({names::VERSION: "1.4.0"});
+        }));
+        assert!(!will_be_refused(&request(SECRET_CREATE, |_| {})));
+    }
+}

@@ -1,0 +1,96 @@
+//! An API server for tests: it keeps objects by their path, and refuses writes that are based on an outdated one.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use axum::http::{Method, Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tower::service_fn;
+
+#[derive(Clone, Default)]
+pub struct Fake(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    objects: BTreeMap<String, Value>,
+    writes: Vec<String>,
+    last_version: u64,
+}
+
+impl Fake {
+    pub fn client(&self) -> Client {
+        let fake = self.clone();
+        let answer = move |request: Request<Body>| {
+            let fake = fake.clone();
+            async move { Ok::<_, Infallible>(fake.answer(request).await) }
+        };
+        Client::new(service_fn(answer), "default")
+    }
+
+    pub fn put(&self, path: &str, object: Value) {
+        self.0.lock().unwrap().store(path, object);
+    }
+
+    pub fn get(&self, path: &str) -> Option<Value> {
+        self.0.lock().unwrap().objects.get(path).cloned()
+    }
+
+    pub fn delete(&self, path: &str) {
+        self.0.lock().unwrap().objects.remove(path);
+    }
+
+    /// The paths that were written since it was last asked.
+    pub fn writes(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap().writes)
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect_bytes().await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let answer = self.0.lock().unwrap().handle(&parts.method, parts.uri.path(), body);
+        let (status, body) = answer.map_or_else(failure, |object| (200, object));
+        Response::builder().status(status).body(Body::from(body.to_string().into_bytes())).unwrap()
+    }
+}
+
+/// As the API server says it.
+fn failure((code, reason): (u16, &str)) -> (u16, Value) {
+    (code, json!({"kind": "Status", "status": "Failure", "message": reason, "reason": reason, "code": code}))
+}
+
+impl Inner {
+    fn handle(&mut self, method: &Method, path: &str, body: Value) -> Result<Value, (u16, &'static str)> {
+        let name = body["metadata"]["name"].as_str().unwrap_or_default();
+        let path = if *method == Method::POST { format!("{path}/{name}") } else { path.to_owned() };
+        let found = self.objects.get(&path).cloned();
+        let object = match (method, found) {
+            (&Method::GET, Some(object)) => return Ok(object),
+            (&Method::POST, None) => body,
+            (&Method::POST, Some(_)) => return Err((409, "AlreadyExists")),
+            (_, None) => return Err((404, "NotFound")),
+            (&Method::PUT, Some(old)) => {
+                if body["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"] {
+                    return Err((409, "Conflict"));
+                }
+                body
+            }
+            (_, Some(mut object)) => {
+                json_patch::merge(&mut object, &body);
+                object
+            }
+        };
+        self.writes.push(path.clone());
+        Ok(self.store(&path, object))
+    }
+
+    fn store(&mut self, path: &str, mut object: Value) -> Value {
+        self.last_version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.last_version.to_string());
+        self.objects.insert(path.to_owned(), object.clone());
+        object
+    }
+}

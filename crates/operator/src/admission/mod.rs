@@ -1,0 +1,125 @@
+//! Admission by webhook: for clusters whose API server does not know mutating policies (below Kubernetes 1.36), or by choice.
+//!
+//! The same rules as the chart's policies, from `lockstep_core::admission`. Every replica answers, also those that do not lead. Watched:
+//! the pin tables. Written: one Secret with the certificate, the webhook configuration's trust in it, and, only if configs' writes
+//! are admitted, too, entries of the pin tables.
+
+mod certificates;
+mod configs;
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod fixtures;
+mod registration;
+mod review;
+mod server;
+mod serving;
+mod tables;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use kube::Client;
+use tokio::time::sleep;
+
+use crate::digest_key;
+use crate::kinds::WorkloadKind;
+use crate::watch::Scope;
+use configs::Configs;
+use registration::Registration;
+use review::Rules;
+use server::Handlers;
+use serving::Serving;
+use tables::Tables;
+
+/// The names that the chart gives the operator's service account and the webhook's Service.
+const SERVICE_ACCOUNT: &str = "lockstep";
+const SERVICE: &str = "lockstep-webhook";
+
+/// How long we go on answering after we were told to stop: until every API server knows that we are gone.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How long stopping takes at most: what is still being answered then is given up.
+pub const STOP_LIMIT: Duration = Duration::from_secs(15);
+
+/// What rewrites pods and pins workloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The API server itself, by the chart's policies.
+    Policy,
+    /// This process.
+    Webhook,
+}
+
+/// How admission is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub mode: Mode,
+    /// Whether changes of configs are entered into the pin table before their write returns.
+    pub configs: bool,
+    pub listen: SocketAddr,
+}
+
+/// What admission shares with the rest of the operator.
+pub struct Surroundings {
+    pub client: Client,
+    pub own_namespace: String,
+    pub scopes: Vec<Scope>,
+    pub kinds: Vec<WorkloadKind>,
+}
+
+impl Options {
+    fn serves(&self) -> bool {
+        self.mode == Mode::Webhook || self.configs
+    }
+}
+
+/// Runs until `stop`, and a little longer: whoever still asks gets an answer.
+pub async fn run(options: Options, surroundings: Surroundings, stop: impl Future<Output = ()>) -> Result<()> {
+    let by = match options.mode {
+        Mode::Policy => "the API server, by the chart's policies",
+        Mode::Webhook => "this webhook",
+    };
+    tracing::info!(mode = ?options.mode, by, "admission");
+    if options.serves() {
+        serve(&options, surroundings, stop).await
+    } else {
+        stop.await;
+        Ok(())
+    }
+}
+
+async fn serve(options: &Options, surroundings: Surroundings, stop: impl Future<Output = ()>) -> Result<()> {
+    let Surroundings { client, own_namespace, scopes, kinds } = surroundings;
+    let operator = format!("system:serviceaccount:{own_namespace}:{SERVICE_ACCOUNT}");
+    let handlers = Arc::new(Handlers {
+        serving: Arc::new(Serving::default()),
+        tables: Arc::new(Tables::new(&scopes)),
+        rules: Rules { kinds, operator },
+        configs: configs(options, &client, &own_namespace).await?,
+    });
+    let host = format!("{SERVICE}.{own_namespace}.svc");
+    let registration = Registration { client: client.clone(), namespace: own_namespace, host };
+    let listener = server::listen(options.listen).await?;
+    let drained = async {
+        stop.await;
+        sleep(DRAIN).await;
+    };
+    let router = server::router(Arc::clone(&handlers));
+    tokio::select! {
+        outcome = server::serve(listener, router, Arc::clone(&handlers.serving), drained) => outcome,
+        () = handlers.tables.follow(&client, &scopes) => bail!("the watch of the pin tables ended"),
+        () = registration.keep(&handlers.serving) => bail!("nobody looks after the webhook's certificate any more"),
+    }
+}
+
+async fn configs(options: &Options, client: &Client, own_namespace: &str) -> Result<Option<Configs>> {
+    if !options.configs {
+        return Ok(None);
+    }
+    let digest_key = digest_key::ensure(client.clone(), own_namespace).await?;
+    tracing::info!("changes of configs are entered into the pin tables before their write returns");
+    Ok(Some(Configs { client: client.clone(), digest_key }))
+}

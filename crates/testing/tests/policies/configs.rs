@@ -1,0 +1,181 @@
+//! Configs and their versions: who changed them, what their versions are called, and which cannot be deleted.
+
+use anyhow::{Result, ensure};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use lockstep_api::PinTableSpec;
+use lockstep_core::names;
+use lockstep_testing::{SHORT, Scenario, eventually};
+use serde_json::{Value, json};
+
+use crate::shape::pod_spec;
+use crate::stage::{create, objects, refusal, with_table};
+
+/// Who the tests are to the API server.
+const USER: &str = "admin";
+const KINDS: [&str; 2] = ["ConfigMap", "Secret"];
+
+#[tokio::test]
+async fn a_version_name_stands_for_one_content() {
+    with_table("version-names", table(), |stage, _| async move {
+        for kind in KINDS {
+            let written = create(&stage, &source(kind, "app", "blue", "1.0.0")).await?;
+            ensure!(changed_by(&written) == USER, "changed by {:?}", changed_by(&written));
+
+            let reused = refused_change(&stage, &source(kind, "app", "green", "1.0.0")).await?;
+            ensure!(reused.contains("version 1.0.0 has other content already"), "{reused}");
+            ensure!(reused.contains("give this change a new name in the annotation lockstep.dev/version"), "{reused}");
+            let reserved = refused_change(&stage, &source(kind, "app", "green", "current")).await?;
+            ensure!(reserved.contains("`current` cannot be a version name"), "{reserved}");
+            ensure!(reserved.contains("choose another lockstep.dev/version"), "{reserved}");
+
+            forget_who_changed(&stage, kind).await?;
+            let same = change(&stage, &source(kind, "app", "blue", "1.0.0"), &PatchParams::default()).await?;
+            ensure!(changed_by(&same).is_empty(), "stamped without a change of content");
+            let changed = change(&stage, &source(kind, "app", "green", "1.0.1"), &PatchParams::default()).await?;
+            ensure!(changed_by(&changed) == USER, "changed by {:?}", changed_by(&changed));
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_config_that_is_not_versioned_is_left_alone() {
+    with_table("version-names-of-others", table(), |stage, _| async move {
+        for kind in KINDS {
+            let written = create(&stage, &source(kind, "unrelated", "blue", "current")).await?;
+            ensure!(changed_by(&written).is_empty(), "a new {kind} is stamped");
+            let changed =
+                change(&stage, &source(kind, "unrelated", "green", "current"), &PatchParams::default()).await?;
+            ensure!(changed_by(&changed).is_empty(), "a changed {kind} is stamped");
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_version_that_the_table_names_cannot_be_deleted() {
+    with_table("versions-in-table", table(), |stage, _| async move {
+        for kind in KINDS {
+            for name in ["app-1", "app-2", "app-3"] {
+                create(&stage, &version(kind, name)).await?;
+                let reason = refused_deletion(&stage, kind, name).await?;
+                let expected = format!("{kind} {name} (version {name} of {}/app) is current or on its way", word(kind));
+                ensure!(reason.contains(&expected), "{reason}");
+                ensure!(reason.contains("release another version first"), "{reason}");
+            }
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_version_that_something_runs_cannot_be_deleted() {
+    with_table("versions-in-use", table(), |stage, _| async move {
+        let user = create(&stage, &replica_set("runner")).await?;
+        for kind in KINDS {
+            let mut in_use = version(kind, "app-9");
+            in_use["metadata"]["ownerReferences"] = json!([{
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "runner", "uid": user["metadata"]["uid"],
+            }]);
+            create(&stage, &in_use).await?;
+            let reason = refused_deletion(&stage, kind, "app-9").await?;
+            ensure!(reason.contains("is in use by ReplicaSet runner: it goes by itself when they do"), "{reason}");
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_version_that_nothing_uses_can_be_deleted() {
+    with_table("versions-unused", table(), |stage, _| async move {
+        for kind in KINDS {
+            let unused = version(kind, "app-0");
+            create(&stage, &unused).await?;
+            objects(&stage, &unused)?.delete("app-0", &DeleteParams::default()).await?;
+        }
+        Ok(())
+    })
+    .await;
+}
+
+fn word(kind: &str) -> String {
+    kind.to_lowercase()
+}
+
+fn table() -> PinTableSpec {
+    let names = |version: &str| KINDS.map(|kind| (format!("{}/app", word(kind)), version.to_owned())).into();
+    PinTableSpec { baseline: names("app-1"), current: names("app-2"), next: names("app-3") }
+}
+
+fn source(kind: &str, name: &str, color: &str, version: &str) -> Value {
+    // A Secret's own `data` would have to be in base64.
+    let field = if kind == "Secret" { "stringData" } else { "data" };
+    json!({
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": {"name": name, "annotations": {names::VERSION: version}},
+        field: {"color": color},
+    })
+}
+
+fn version(kind: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": kind,
+        "immutable": true,
+        "metadata": {
+            "name": name,
+            "labels": {names::VERSION_OF: word(kind)},
+            "annotations": {names::SOURCE: "app", names::VERSION: name, names::NUMBER: "1", names::DIGEST: name},
+        },
+    })
+}
+
+fn replica_set(name: &str) -> Value {
+    let labels = json!({"app": name});
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod_spec("none", &[])},
+        },
+    })
+}
+
+fn changed_by(config: &Value) -> &str {
+    config["metadata"]["annotations"][names::CHANGED_BY].as_str().unwrap_or_default()
+}
+
+async fn change(stage: &Scenario, changed: &Value, params: &PatchParams) -> Result<Value> {
+    let name = changed["metadata"]["name"].as_str().unwrap_or_default();
+    Ok(serde_json::to_value(objects(stage, changed)?.patch(name, params, &Patch::Merge(changed)).await?)?)
+}
+
+/// Validating policies hear of the table in their own time.
+async fn refused_change(stage: &Scenario, changed: &Value) -> Result<String> {
+    let params = PatchParams { dry_run: true, ..PatchParams::default() };
+    eventually("a refusal", SHORT, async || refusal("a change", change(stage, changed, &params).await)).await
+}
+
+async fn refused_deletion(stage: &Scenario, kind: &str, name: &str) -> Result<String> {
+    let params = DeleteParams { dry_run: true, ..DeleteParams::default() };
+    eventually("a refusal", SHORT, async || {
+        let outcome = objects(stage, &version(kind, name))?.delete(name, &params).await;
+        refusal(&format!("deleting {kind} {name}"), outcome.map_err(Into::into))
+    })
+    .await
+}
+
+async fn forget_who_changed(stage: &Scenario, kind: &str) -> Result<()> {
+    let source = source(kind, "app", "", "");
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {names::CHANGED_BY: null}}}));
+    objects(stage, &source)?.patch("app", &PatchParams::default(), &patch).await?;
+    Ok(())
+}
