@@ -202,6 +202,8 @@ impl TableFact {
 pub struct NamespaceFact {
     pub resource_version: ResourceVersion,
     pub is_versioned: bool,
+    /// All that is in it goes: nothing can be created there, and nothing needs to be.
+    pub is_going: bool,
 }
 
 impl NamespaceFact {
@@ -209,6 +211,7 @@ impl NamespaceFact {
         Self {
             resource_version: resource_version(meta),
             is_versioned: label(meta, names::VERSIONED) == Some(names::ON),
+            is_going: meta.deletion_timestamp.is_some(),
         }
     }
 }

@@ -194,7 +194,8 @@ impl Index {
 
     pub fn retention(&self, id: &ConfigId) -> Option<RetentionView> {
         let namespace = self.namespaces.get(&id.namespace)?;
-        namespace.versions.contains_key(&id.config).then(|| namespace.retention(&id.config))
+        let is_concerned = namespace.is_ours(&id.config) && namespace.versions.contains_key(&id.config);
+        is_concerned.then(|| namespace.retention(&id.config))
     }
 
     pub fn workload(&self, id: &WorkloadId) -> Option<&WorkloadFact> {
@@ -358,6 +359,9 @@ impl Namespace {
 
     /// Whether somebody put the config under our care, or did once.
     fn is_ours(&self, config: &ConfigRef) -> bool {
+        if self.fact.is_some_and(|fact| fact.is_going) {
+            return false;
+        }
         let in_table = || self.table.as_ref().is_some_and(|fact| fact.table.get(config).is_some());
         self.managed.contains_key(config) || in_table() || self.opted_in(config)
     }
@@ -574,11 +578,21 @@ mod tests {
         cluster.source("app", &[]);
         cluster.source("unused", &[]);
         cluster.workload("Deployment", "web", "app", "", &[]);
-        let fact = NamespaceFact { resource_version: ResourceVersion(100), is_versioned: true };
+        let fact = NamespaceFact { resource_version: ResourceVersion(100), is_versioned: true, is_going: false };
         let namespace = Key { namespace: String::new(), name: "shop".into() };
         let work = cluster.index.apply(Watched::Namespace, &namespace, Fact::Namespace(fact));
         assert_eq!(work, [Work::Config(id("app"))]);
         assert!(cluster.index.config(&id("unused")).is_none());
+    }
+
+    #[test]
+    fn in_a_namespace_that_goes_there_is_nothing_to_do() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        let fact = NamespaceFact { resource_version: ResourceVersion(100), is_versioned: false, is_going: true };
+        let namespace = Key { namespace: String::new(), name: "shop".into() };
+        cluster.index.apply(Watched::Namespace, &namespace, Fact::Namespace(fact));
+        assert!(cluster.index.config(&id("app")).is_none());
     }
 
     #[test]

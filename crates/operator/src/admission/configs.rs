@@ -62,7 +62,9 @@ impl Configs {
             let outcome = timeout(LIMIT, self.enter(namespace, &change)).await;
             match outcome.context("the API server does not answer").flatten() {
                 Ok(Next::Keep) => {}
-                Ok(next) => tracing::info!(namespace, %config, ?next, "entered ahead of the config's write"),
+                Ok(Next::Set(_) | Next::Remove) => {
+                    tracing::info!(namespace, %config, version = change.object, "entered ahead of the config's write");
+                }
                 Err(error) => {
                     let error = format!("{error:#}");
                     tracing::warn!(namespace, %config, error, "not entered ahead: the operator does it after the write");

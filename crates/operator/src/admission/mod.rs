@@ -78,11 +78,11 @@ impl Options {
 
 /// Runs until `stop`, and a little longer: whoever still asks gets an answer.
 pub async fn run(options: Options, surroundings: Surroundings, stop: impl Future<Output = ()>) -> Result<()> {
-    let by = match options.mode {
-        Mode::Policy => "the API server, by the chart's policies",
-        Mode::Webhook => "this webhook",
+    let (mode, by) = match options.mode {
+        Mode::Policy => ("policy", "the API server, by the chart's policies"),
+        Mode::Webhook => ("webhook", "this process"),
     };
-    tracing::info!(mode = ?options.mode, by, "admission");
+    tracing::info!(mode, by, "who rewrites pods and pins workloads");
     if options.serves() {
         serve(&options, surroundings, stop).await
     } else {
