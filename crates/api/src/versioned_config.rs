@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A ConfigMap or Secret whose changes become versions.
+#[allow(clippy::duplicated_attributes, reason = "each column has a type of its own")]
 #[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "lockstep.dev",

@@ -96,7 +96,7 @@ impl Controller {
                 self.note_listed(&watch, &key, is_listing);
                 // The write of a workload may follow the write of its config within milliseconds, and should join it.
                 let delay = if fact.is_source() { Duration::ZERO } else { GATHER };
-                let work = self.index.apply(watch.0, &key, fact);
+                let work = self.index.apply(watch.0, &key, *fact);
                 self.take_up(work, delay);
             }
             What::Gone { key, is_listing } => {

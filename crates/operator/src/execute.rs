@@ -534,16 +534,15 @@ fn summary(fact: &VersionFact) -> VersionSummary {
 
 fn condition(managed: &ManagedFact, is_true: bool, reason: &str, message: &str) -> Condition {
     let status = if is_true { "True" } else { "False" };
-    let old = managed.object.status.iter().flat_map(|status| &status.conditions);
-    let since = old
-        .filter(|old| old.type_ == ConditionType::Ready.name() && old.status == status)
-        .map(|old| old.last_transition_time.clone());
+    let mut old = managed.object.status.iter().flat_map(|status| &status.conditions);
+    let same = old.find(|old| old.type_ == ConditionType::Ready.name() && old.status == status);
+    let since = same.map(|old| old.last_transition_time.clone());
     Condition {
         type_: ConditionType::Ready.name().to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
         message: message.to_owned(),
-        last_transition_time: since.last().unwrap_or_else(|| Time(jiff::Timestamp::now())),
+        last_transition_time: since.unwrap_or_else(|| Time(jiff::Timestamp::now())),
         observed_generation: managed.object.metadata.generation,
     }
 }

@@ -108,6 +108,7 @@ impl VersionFact {
 }
 
 /// Something that has a pod template.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each with its own name")]
 #[derive(Debug, Clone)]
 pub struct WorkloadFact {
     pub resource_version: ResourceVersion,

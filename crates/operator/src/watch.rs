@@ -34,7 +34,7 @@ pub enum What {
     Listed,
     Seen {
         key: Key,
-        fact: Fact,
+        fact: Box<Fact>,
         is_listing: bool,
     },
     /// Also for an object that is of no interest any more.
@@ -149,7 +149,7 @@ fn understand<K: Resource>(event: watcher::Event<K>, read: &impl Fn(K) -> Option
     let seen = |object: K, is_listing: bool| {
         let key = facts::key(object.meta());
         match read(object) {
-            Some(fact) => What::Seen { key, fact, is_listing },
+            Some(fact) => What::Seen { key, fact: Box::new(fact), is_listing },
             None => What::Gone { key, is_listing },
         }
     };

@@ -1,19 +1,23 @@
-//! `make demo`: the problem that Lockstep solves, shown on a real cluster.
+//! `make demo`: the story of a changed config, told in the terminal while it happens on a real cluster.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use crate::command;
+use crate::deploy;
 use crate::home::{Home, repository};
 use crate::progress::note;
 use crate::stage::Stage;
 
 const NAMESPACE: &str = "demo";
+const PINS: &str = r"jsonpath={.spec.template.metadata.annotations.lockstep\.dev/pins}";
 
 pub(crate) fn run(home: &Home) -> Result<()> {
     let stage = Stage::enter(home)?;
+    deploy::install(&stage)?;
     let demo = Demo { stage: &stage };
     command::output(demo.plain_kubectl().args(["delete", "namespace", NAMESPACE, "--ignore-not-found"]))?;
     command::output(demo.plain_kubectl().args(["create", "namespace", NAMESPACE]))?;
@@ -22,51 +26,93 @@ pub(crate) fn run(home: &Home) -> Result<()> {
     Ok(())
 }
 
+struct ShopPod {
+    name: String,
+    is_ready: bool,
+}
+
 struct Demo<'a> {
     stage: &'a Stage,
 }
 
 impl Demo<'_> {
     fn tell(&self) -> Result<()> {
-        act("A shop with three pods, configured by a ConfigMap");
+        act("A shop with three pods. Its price comes from a ConfigMap that opted in with a label");
         let shop = repository().join("examples/shop.yaml");
         self.kubectl(&["apply", "-f", &shop.display().to_string()])?;
+        self.wait_for_version("1.0.0")?;
         self.kubectl(&["rollout", "status", "deployment/shop", "--timeout=120s"])?;
         self.show_prices()?;
 
-        act("Somebody edits the ConfigMap. Kubernetes does nothing: no pod takes the change");
-        self.kubectl(&["patch", "configmap", "shop", "-p", r#"{"data": {"PRICE": "99"}}"#])?;
+        act("The price changes. The change becomes a version, and the shop rolls to it");
+        self.kubectl(&["patch", "configmap", "shop", "-p", r#"{"data": {"PRICE": "12"}}"#])?;
+        self.wait_for_version("r2")?;
+        self.kubectl(&["rollout", "status", "deployment/shop", "--timeout=120s"])?;
         self.show_prices()?;
 
         act(
-            "One pod is lost and recreated, as happens every day. Now the shop has two prices, and nobody released anything",
+            "A bad change: new pods never get ready. In the middle of it an old pod is lost, as happens every day: it comes back with its old price",
         );
-        let pods = self.capture(&["get", "pods", "--selector", "app=shop", "--output", "name"])?;
-        let pod = pods.lines().next().context("the shop has no pods")?;
-        self.kubectl(&["delete", pod, "--wait"])?;
+        self.kubectl(&["patch", "configmap", "shop", "-p", r#"{"data": {"PRICE": "99", "BEHAVIOR": "never-ready"}}"#])?;
+        self.wait_for_version("r3")?;
+        let pods = self.pods()?;
+        let old = pods.iter().find(|pod| pod.is_ready).context("the shop has no ready pod")?;
+        self.kubectl(&["delete", "pod", &old.name, "--wait"])?;
+        self.wait_for_three_ready_pods()?;
+        self.show_prices()?;
+
+        act("Back: `rollout undo` brings the old config with the old template");
+        self.kubectl(&["rollout", "undo", "deployment/shop"])?;
         self.kubectl(&["rollout", "status", "deployment/shop", "--timeout=120s"])?;
-        self.show_prices()
+        self.show_prices()?;
+
+        act("What Lockstep knows: the config, its versions, and the pins of the shop. Its manifest was never changed");
+        self.kubectl(&["get", "versionedconfigs"])?;
+        self.kubectl(&["get", "configmaps", "--selector", "lockstep.dev/version-of"])?;
+        let pins = self.capture(&["get", "deployment", "shop", "--output", PINS])?;
+        note(&format!("    the shop's template is pinned: {pins}"));
+        Ok(())
+    }
+
+    fn wait_for_version(&self, version: &str) -> Result<()> {
+        let condition = format!("--for=jsonpath={{.status.current.version}}={version}");
+        // The object itself comes a moment after its config.
+        self.capture(&["wait", "--for=create", "versionedconfig/configmap-shop", "--timeout=60s"])?;
+        self.kubectl(&["wait", &condition, "versionedconfig/configmap-shop", "--timeout=60s"])
+    }
+
+    fn wait_for_three_ready_pods(&self) -> Result<()> {
+        self.capture(&["wait", "--for=jsonpath={.status.readyReplicas}=3", "deployment/shop", "--timeout=60s"])
+            .map(drop)
     }
 
     /// What the pods themselves say, asked over HTTP through the API server.
     fn show_prices(&self) -> Result<()> {
-        let pods = self.capture(&[
-            "get",
-            "pods",
-            "--selector",
-            "app=shop",
-            "--field-selector",
-            "status.phase=Running",
-            "--output",
-            "name",
-        ])?;
-        for pod in pods.lines().filter_map(|line| line.strip_prefix("pod/")) {
-            let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/config");
-            let answer = command::output(self.plain_kubectl().args(["get", "--raw", &path]))?;
-            let report: serde_json::Value = serde_json::from_str(&answer)?;
-            note(&format!("    {pod} sells at {}", report["loaded"]["env"]["PRICE"]));
+        for pod in self.pods()? {
+            let readiness = if pod.is_ready { "" } else { ", not ready: it gets no customers" };
+            note(&format!("    {} sells at {}{readiness}", pod.name, self.price(&pod)?));
         }
         Ok(())
+    }
+
+    fn price(&self, pod: &ShopPod) -> Result<String> {
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{}:8080/proxy/config", pod.name);
+        let answer = command::output(self.plain_kubectl().args(["get", "--raw", &path]))?;
+        let report: Value = serde_json::from_str(&answer)?;
+        Ok(report["loaded"]["env"]["PRICE"].as_str().unwrap_or("no price").to_owned())
+    }
+
+    /// The shop's pods that run and are not about to go.
+    fn pods(&self) -> Result<Vec<ShopPod>> {
+        let list: Value =
+            serde_json::from_str(&self.capture(&["get", "pods", "--selector", "app=shop", "--output", "json"])?)?;
+        let pod = |pod: &Value| {
+            let container = &pod["status"]["containerStatuses"][0];
+            let runs = container["state"]["running"].is_object() && pod["metadata"]["deletionTimestamp"].is_null();
+            let name = pod["metadata"]["name"].as_str().filter(|_| runs)?.to_owned();
+            Some(ShopPod { name, is_ready: container["ready"] == true })
+        };
+        Ok(list["items"].as_array().into_iter().flatten().filter_map(pod).collect())
     }
 
     fn plain_kubectl(&self) -> Command {

@@ -2,6 +2,8 @@
 //!
 //! `cargo xtask bench` runs it with Lockstep installed.
 
+#![expect(clippy::print_stdout, reason = "what was measured is what this program prints")]
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
