@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
 use kube::api::DeleteParams;
@@ -287,6 +287,33 @@ async fn a_secrets_version_does_not_help_to_guess_it() {
             Ok(object.rsplit('-').next().unwrap_or_default().to_owned())
         };
         ensure!(ending("secret/one").await? != ending("configmap/plain").await?, "the digest of a Secret is not keyed");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_version_says_who_made_it_and_why() {
+    scenario("who-and-why", |stage| async move {
+        let named = |version: &str, reason: &str, value: &str| {
+            let annotations = format!("{{lockstep.dev/version: {version:?}, lockstep.dev/reason: {reason:?}}}");
+            versioned("app", &format!("  annotations: {annotations}\ndata: {{key: {value:?}}}"))
+        };
+        stage.apply(&named("1.4.0", "first", "one")).await?;
+        stage.released("configmap/app", "1.4.0").await?;
+        let refused = stage.apply(&named("1.4.0", "again", "two")).await.unwrap_err().to_string();
+        ensure!(refused.contains("has other content already") && refused.contains("new name"), "{refused}");
+        stage.apply(&named("1.5.0", "a better value", "two")).await?;
+        stage.released("configmap/app", "1.5.0").await?;
+
+        let me = stage.kubectl(&["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]).await?;
+        let versions = stage.versions("configmap/app").await?;
+        let (object, _) = versions.iter().find(|(_, name)| *name == "1.5.0").context("1.5.0 is gone")?;
+        let version = stage.api::<ConfigMap>().get(object).await?;
+        let said = |name: &str| version.annotations().get(name).cloned().unwrap_or_default();
+        ensure!(said("lockstep.dev/changed-by") == me, "made by {:?}", said("lockstep.dev/changed-by"));
+        ensure!(said("lockstep.dev/reason") == "a better value", "because {:?}", said("lockstep.dev/reason"));
+        ensure!(said("lockstep.dev/number") == "2", "number {:?}", said("lockstep.dev/number"));
         Ok(())
     })
     .await;

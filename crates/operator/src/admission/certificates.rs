@@ -1,4 +1,4 @@
-//! Who we are to the API server: a certificate of our own making, the authority that signed it, and an unguessable path.
+//! Who we are to the API server: a certificate of our own making, the authority that signed it, and unguessable paths.
 //!
 //! All replicas share one identity, kept in a Secret. It is renewed long before it expires. The key of the authority is thrown away as
 //! soon as it has signed: nobody can ever sign a second certificate with it. Pure but for randomness.
@@ -31,9 +31,28 @@ const TLS_SECRET: &str = "kubernetes.io/tls";
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const AUTHORITIES: &str = "ca.crt";
-const TOKEN: &str = "token";
+const ADMIT_TOKEN: &str = "token-admit";
+const CONFIGS_TOKEN: &str = "token-configs";
 const NOT_AFTER: &str = "not-after";
 const END_OF_CERTIFICATE: &str = "-----END CERTIFICATE-----";
+
+/// What the API server calls us about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Pods and workloads.
+    Admit,
+    /// Changes of configs.
+    Configs,
+}
+
+/// Parts of the paths that the API server calls. It does not say who it is when it calls us; but only it, and whoever may read webhook
+/// configurations, knows these paths. Each endpoint has its own: when a pinned pod has to wait for us, the API server tells the whole path
+/// of `admit` to whoever wanted the pod, and `configs` is the one that writes.
+#[derive(Clone, PartialEq, Eq)]
+struct Tokens {
+    admit: String,
+    configs: String,
+}
 
 /// It has no `Debug`: it holds a private key.
 #[derive(Clone, PartialEq, Eq)]
@@ -43,9 +62,7 @@ pub struct Identity {
     /// What the API server is to trust: the authority of this certificate, and that of the one before, which other replicas may still
     /// serve.
     pub authorities: String,
-    /// Part of the path that the API server calls. It does not say who it is when it calls us; but only it, and whoever may read
-    /// webhook configurations, knows this path.
-    pub token: String,
+    tokens: Tokens,
     not_after: Timestamp,
 }
 
@@ -73,19 +90,19 @@ pub fn needs_renewal(not_after: Timestamp, now: Timestamp) -> bool {
 }
 
 impl Identity {
-    /// A new one. The path stays that of `previous`, whose authority stays trusted.
+    /// A new one. The paths stay those of `previous`, whose authority stays trusted.
     pub fn issue(host: &str, previous: Option<&Self>, now: Timestamp) -> Result<Self, IdentityError> {
         let today = now.to_zoned(TimeZone::UTC).date();
         let (first, last) = (today.checked_sub(CLOCK_LEEWAY_DAYS.days())?, today.checked_add(LIFETIME_DAYS.days())?);
         let (issuer, authority) = authority(first, last)?;
         let (certificate, key) = server_certificate(host, &issuer, first, last)?;
         let trusted = previous.map(|previous| newest(&previous.authorities)).unwrap_or_default();
-        let token = match previous {
-            Some(previous) => previous.token.clone(),
-            None => random_token()?,
+        let tokens = match previous {
+            Some(previous) => previous.tokens.clone(),
+            None => Tokens { admit: random_token()?, configs: random_token()? },
         };
         let not_after = last.to_zoned(TimeZone::UTC)?.timestamp();
-        Ok(Self { certificate, key, authorities: format!("{authority}{trusted}"), token, not_after })
+        Ok(Self { certificate, key, authorities: format!("{authority}{trusted}"), tokens, not_after })
     }
 
     pub fn needs_renewal(&self, now: Timestamp) -> bool {
@@ -94,6 +111,13 @@ impl Identity {
 
     pub fn not_after(&self) -> Timestamp {
         self.not_after
+    }
+
+    pub fn token(&self, endpoint: Endpoint) -> &str {
+        match endpoint {
+            Endpoint::Admit => &self.tokens.admit,
+            Endpoint::Configs => &self.tokens.configs,
+        }
     }
 
     /// As the TLS server uses it.
@@ -110,7 +134,8 @@ impl Identity {
             (CERTIFICATE, &self.certificate),
             (KEY, &self.key),
             (AUTHORITIES, &self.authorities),
-            (TOKEN, &self.token),
+            (ADMIT_TOKEN, &self.tokens.admit),
+            (CONFIGS_TOKEN, &self.tokens.configs),
             (NOT_AFTER, &not_after),
         ];
         let data = fields.map(|(name, text)| (name.to_owned(), ByteString(text.clone().into_bytes())));
@@ -131,7 +156,8 @@ impl Identity {
         };
         let not_after = field(NOT_AFTER)?.parse().map_err(|_| IdentityError::NotATime)?;
         let (certificate, key) = (field(CERTIFICATE)?, field(KEY)?);
-        let identity = Self { certificate, key, authorities: field(AUTHORITIES)?, token: field(TOKEN)?, not_after };
+        let tokens = Tokens { admit: field(ADMIT_TOKEN)?, configs: field(CONFIGS_TOKEN)? };
+        let identity = Self { certificate, key, authorities: field(AUTHORITIES)?, tokens, not_after };
         identity.certified_key()?;
         Ok(identity)
     }
@@ -257,7 +283,7 @@ mod tests {
         assert!(is_accepted(&first, &second.authorities, HOST, now() + days(61)));
         assert!(is_accepted(&second, &second.authorities, HOST, now() + days(61)));
         assert!(!is_accepted(&first, &third.authorities, HOST, now() + days(61)), "the bundle does not grow for ever");
-        assert_eq!(first.token, third.token, "the path stays");
+        assert!(first.tokens == third.tokens, "the paths stay");
     }
 
     #[test]
@@ -284,9 +310,11 @@ mod tests {
     }
 
     #[test]
-    fn tokens_cannot_be_guessed() {
-        let (one, other) = (issued().token, issued().token);
-        assert_ne!(one, other);
-        assert_eq!(one.len(), TOKEN_BYTES * 2);
+    fn tokens_cannot_be_guessed_nor_told_from_each_other() {
+        let (one, other) = (issued(), issued());
+        let tokens = [&one, &other].map(|identity| [Endpoint::Admit, Endpoint::Configs].map(|of| identity.token(of)));
+        let distinct: std::collections::HashSet<&str> = tokens.into_iter().flatten().collect();
+        assert_eq!(distinct.len(), 4);
+        assert!(distinct.iter().all(|token| token.len() == TOKEN_BYTES * 2));
     }
 }

@@ -14,8 +14,8 @@ use lockstep_core::names;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::certificates::{Identity, IdentityError};
-use super::server::{ADMIT, CONFIGS, path};
+use super::certificates::{Endpoint, Identity, IdentityError};
+use super::server::path;
 use super::serving::Serving;
 
 /// The Secret with the certificate, in the operator's own namespace.
@@ -128,10 +128,10 @@ impl Registration {
 fn registered(webhooks: &Value, identity: &Identity) -> Option<Value> {
     let mut wanted = webhooks.clone();
     for webhook in wanted.as_array_mut().into_iter().flatten() {
-        let endpoint = if webhook["name"] == CONFIGS_WEBHOOK { CONFIGS } else { ADMIT };
+        let endpoint = if webhook["name"] == CONFIGS_WEBHOOK { Endpoint::Configs } else { Endpoint::Admit };
         webhook["clientConfig"]["caBundle"] = json!(ByteString(identity.authorities.clone().into_bytes()));
         if webhook["clientConfig"]["service"].is_object() {
-            webhook["clientConfig"]["service"]["path"] = json!(path(&identity.token, endpoint));
+            webhook["clientConfig"]["service"]["path"] = json!(path(identity.token(endpoint), endpoint));
         }
     }
     (wanted != *webhooks).then_some(wanted)
@@ -170,8 +170,9 @@ mod tests {
     fn every_webhook_gets_our_authority_and_its_own_path() {
         let identity = identity();
         let wanted = registered(&webhooks(), &identity).unwrap();
-        for (webhook, endpoint) in [(&wanted[0], "admit"), (&wanted[1], "configs")] {
-            assert_eq!(webhook["clientConfig"]["service"]["path"], format!("/{}/{endpoint}", identity.token));
+        for (webhook, endpoint) in [(&wanted[0], Endpoint::Admit), (&wanted[1], Endpoint::Configs)] {
+            let expected = path(identity.token(endpoint), endpoint);
+            assert_eq!(webhook["clientConfig"]["service"]["path"], expected);
             let bundle: ByteString = serde_json::from_value(webhook["clientConfig"]["caBundle"].clone()).unwrap();
             assert_eq!(bundle.0, identity.authorities.as_bytes());
             assert_eq!(webhook["aFieldOfTheFuture"], 1);
@@ -252,13 +253,13 @@ mod tests {
         let fake = installed();
         let (replica, serving) = replica(&fake);
         replica.refresh(&serving, now()).await.unwrap();
-        let token = serving.identity().unwrap().token;
+        let token = serving.identity().unwrap().token(Endpoint::Admit).to_owned();
         fake.delete(SECRET_PATH);
         assert_eq!(replica.refresh(&serving, now()).await.unwrap(), SPREAD);
         fake.put(SECRET_PATH, json!({"metadata": {"name": "lockstep-webhook"}, "data": {"tls.crt": "eA=="}}));
         assert_eq!(replica.refresh(&serving, now()).await.unwrap(), SPREAD);
         replica.refresh(&serving, now()).await.unwrap();
-        assert_eq!(serving.identity().unwrap().token, token);
+        assert_eq!(serving.identity().unwrap().token(Endpoint::Admit), token);
     }
 
     #[tokio::test]

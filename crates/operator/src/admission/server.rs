@@ -27,14 +27,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use super::certificates::Endpoint;
 use super::configs::Configs;
 use super::review::{self, Request, ReviewError, Rules};
 use super::serving::Serving;
 use super::tables::{NotListed, Tables};
-
-/// The last part of the paths that the API server calls.
-pub const ADMIT: &str = "admit";
-pub const CONFIGS: &str = "configs";
 
 /// An API server has a few dozen connections to us at most; the rest of them has to wait.
 const MAX_CONNECTIONS: usize = 512;
@@ -60,15 +57,18 @@ pub struct Handlers {
 }
 
 /// The path of an endpoint, as the API server is told.
-pub fn path(token: &str, endpoint: &str) -> String {
-    format!("/{token}/{endpoint}")
+pub fn path(token: &str, endpoint: Endpoint) -> String {
+    match endpoint {
+        Endpoint::Admit => format!("/{token}/admit"),
+        Endpoint::Configs => format!("/{token}/configs"),
+    }
 }
 
 pub fn router(handlers: Arc<Handlers>) -> Router {
     Router::new()
         .route("/readyz", get(ready))
-        .route(&path("{token}", ADMIT), post(admit))
-        .route(&path("{token}", CONFIGS), post(admit_config))
+        .route(&path("{token}", Endpoint::Admit), post(admit))
+        .route(&path("{token}", Endpoint::Configs), post(admit_config))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(from_fn(limit_time))
         .with_state(handlers)
@@ -118,7 +118,7 @@ impl IntoResponse for Refusal {
 type Answer = Result<Json<Value>, Refusal>;
 
 async fn admit(State(handlers): State<Arc<Handlers>>, Path(token): Path<String>, body: Bytes) -> Answer {
-    let request = handlers.read(&token, &body)?;
+    let request = handlers.read(Endpoint::Admit, &token, &body)?;
     let table = handlers.tables.of(&request.namespace)?;
     let patch = handlers.rules.changes(&request, table.as_deref());
     let Request { uid, namespace, name, resource, .. } = &request;
@@ -127,7 +127,7 @@ async fn admit(State(handlers): State<Arc<Handlers>>, Path(token): Path<String>,
 }
 
 async fn admit_config(State(handlers): State<Arc<Handlers>>, Path(token): Path<String>, body: Bytes) -> Answer {
-    let request = handlers.read(&token, &body)?;
+    let request = handlers.read(Endpoint::Configs, &token, &body)?;
     let patch = match &handlers.configs {
         Some(configs) => configs.admit(&request).await,
         None => Vec::new(),
@@ -136,8 +136,8 @@ async fn admit_config(State(handlers): State<Arc<Handlers>>, Path(token): Path<S
 }
 
 impl Handlers {
-    fn read(&self, token: &str, body: &[u8]) -> Result<Request, Refusal> {
-        if self.serving.is_token(token) { Ok(review::read(body)?) } else { Err(Refusal::UnknownPath) }
+    fn read(&self, endpoint: Endpoint, token: &str, body: &[u8]) -> Result<Request, Refusal> {
+        if self.serving.is_token(endpoint, token) { Ok(review::read(body)?) } else { Err(Refusal::UnknownPath) }
     }
 }
 
@@ -254,9 +254,9 @@ mod tests {
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 
-    async fn posted(tables: Tables, endpoint: &str, body: impl Into<Body>) -> (StatusCode, String) {
+    async fn posted(tables: Tables, endpoint: Endpoint, body: impl Into<Body>) -> (StatusCode, String) {
         let identity = identity();
-        let request = HttpRequest::post(path(&identity.token, endpoint)).body(body.into()).unwrap();
+        let request = HttpRequest::post(path(identity.token(endpoint), endpoint)).body(body.into()).unwrap();
         answer(router(handlers(&identity, tables)), request).await
     }
 
@@ -268,10 +268,10 @@ mod tests {
 
     #[tokio::test]
     async fn pods_and_workloads_are_answered_with_a_patch() {
-        let (status, body) = posted(listed(), ADMIT, POD_CREATE).await;
+        let (status, body) = posted(listed(), Endpoint::Admit, POD_CREATE).await;
         assert_eq!(status, StatusCode::OK);
         assert_eq!(patch(&body)[0]["value"], "app-1");
-        let (status, body) = posted(listed(), ADMIT, DEPLOYMENT_CREATE).await;
+        let (status, body) = posted(listed(), Endpoint::Admit, DEPLOYMENT_CREATE).await;
         assert_eq!(status, StatusCode::OK);
         let expected = json!({
             "op": "add",
@@ -283,21 +283,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_namespace_without_a_table_is_let_through() {
-        let (status, body) = posted(Tables::listed([]), ADMIT, DEPLOYMENT_CREATE).await;
+        let (status, body) = posted(Tables::listed([]), Endpoint::Admit, DEPLOYMENT_CREATE).await;
         assert_eq!(status, StatusCode::OK);
         assert!(body.contains(r#""allowed":true"#) && !body.contains("patch"), "{body}");
     }
 
     #[tokio::test]
     async fn before_the_tables_are_known_the_failure_policy_decides() {
-        let (status, body) = posted(Tables::new(&[None]), ADMIT, POD_CREATE).await;
+        let (status, body) = posted(Tables::new(&[None]), Endpoint::Admit, POD_CREATE).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(body.contains("pin tables"), "{body}");
     }
 
     #[tokio::test]
     async fn configs_that_are_not_ours_to_see_go_through() {
-        let (status, body) = posted(listed(), CONFIGS, fixtures::CONFIG_MAP_UPDATE).await;
+        let (status, body) = posted(listed(), Endpoint::Configs, fixtures::CONFIG_MAP_UPDATE).await;
         assert_eq!(status, StatusCode::OK);
         assert!(body.contains(r#""allowed":true"#), "{body}");
     }
@@ -305,15 +305,16 @@ mod tests {
     #[tokio::test]
     async fn who_does_not_know_the_path_learns_nothing() {
         let router = router(handlers(&identity(), listed()));
-        let guess = HttpRequest::post(path("0".repeat(32).as_str(), ADMIT)).body(Body::from(POD_CREATE)).unwrap();
+        let guess =
+            HttpRequest::post(path("0".repeat(32).as_str(), Endpoint::Admit)).body(Body::from(POD_CREATE)).unwrap();
         assert_eq!(answer(router, guess).await, (StatusCode::NOT_FOUND, "there is nothing here".to_owned()));
     }
 
     #[tokio::test]
     async fn a_body_that_is_too_large_or_no_review_is_refused() {
-        let (status, _) = posted(listed(), ADMIT, vec![b' '; MAX_BODY_BYTES + 1]).await;
+        let (status, _) = posted(listed(), Endpoint::Admit, vec![b' '; MAX_BODY_BYTES + 1]).await;
         assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
-        let (status, body) = posted(listed(), ADMIT, "hello").await;
+        let (status, body) = posted(listed(), Endpoint::Admit, "hello").await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
         assert!(body.contains("AdmissionReview"), "{body}");
     }
@@ -321,7 +322,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_comes_is_not_waited_for() {
         let never = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
-        let (status, _) = posted(listed(), ADMIT, never).await;
+        let (status, _) = posted(listed(), Endpoint::Admit, never).await;
         assert_eq!(status, StatusCode::GATEWAY_TIMEOUT);
     }
 

@@ -7,7 +7,7 @@ use arc_swap::ArcSwapOption;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::certificates::{Identity, IdentityError};
+use super::certificates::{Endpoint, Identity, IdentityError};
 
 #[derive(Default)]
 pub struct Serving(ArcSwapOption<InUse>);
@@ -37,9 +37,11 @@ impl Serving {
     }
 
     /// Whether the caller knows the path that only the API server was told. Takes as long for a wrong guess as for a nearly right one.
-    pub fn is_token(&self, guess: &str) -> bool {
+    pub fn is_token(&self, endpoint: Endpoint, guess: &str) -> bool {
         let in_use = self.0.load();
-        let Some(token) = in_use.as_ref().map(|in_use| in_use.identity.token.as_bytes()) else { return false };
+        let Some(token) = in_use.as_ref().map(|in_use| in_use.identity.token(endpoint).as_bytes()) else {
+            return false;
+        };
         let difference = token.iter().zip(guess.as_bytes()).fold(0, |all, (one, other)| all | (one ^ other));
         token.len() == guess.len() && difference == 0
     }
@@ -65,13 +67,15 @@ mod tests {
     #[test]
     fn only_the_whole_token_opens() {
         let serving = Serving::default();
-        assert!(!serving.is_token(""), "before there is one");
+        assert!(!serving.is_token(Endpoint::Admit, ""), "before there is one");
         let identity = Identity::issue("host", None, jiff::Timestamp::UNIX_EPOCH).unwrap();
         serving.set(&identity).unwrap();
-        assert!(serving.is_token(&identity.token));
-        for guess in ["", "x", &identity.token[1..], &format!("{}0", identity.token)] {
-            assert!(!serving.is_token(guess), "{guess}");
+        let token = identity.token(Endpoint::Admit);
+        assert!(serving.is_token(Endpoint::Admit, token));
+        assert!(!serving.is_token(Endpoint::Configs, token), "each endpoint has its own");
+        for guess in ["", "x", &token[1..], &format!("{token}0")] {
+            assert!(!serving.is_token(Endpoint::Admit, guess), "{guess}");
         }
-        assert!(!format!("{serving:?}").contains(&identity.token));
+        assert!(!format!("{serving:?}").contains(token));
     }
 }
