@@ -93,7 +93,7 @@ pub fn plan(observed: &Observed) -> Vec<Action> {
         None => plan_without_source(observed),
         Some(source) => match wanted_version(observed, source) {
             Ok(wanted) => plan_release(observed, &wanted),
-            Err(refusal) => vec![Action::Refuse(refusal)],
+            Err(refusal) => withdraw_next(observed).chain([Action::Refuse(refusal)]).collect(),
         },
     }
 }
@@ -101,7 +101,14 @@ pub fn plan(observed: &Observed) -> Vec<Action> {
 /// Nothing that is in use goes: the table goes on handing out what is current until the last consumer is gone.
 fn plan_without_source(observed: &Observed) -> Vec<Action> {
     let known = observed.managed.is_some() || observed.entry != Entry::default();
-    if known && observed.consumers.is_empty() { vec![Action::Forget] } else { Vec::new() }
+    if known && observed.consumers.is_empty() { vec![Action::Forget] } else { withdraw_next(observed).collect() }
+}
+
+/// What was announced and will not come must not be joined.
+fn withdraw_next(observed: &Observed) -> impl Iterator<Item = Action> {
+    let announced = observed.entry.next.is_some();
+    let entry = Entry { next: None, ..observed.entry.clone() };
+    announced.then_some(Action::Publish(entry)).into_iter()
 }
 
 /// The version that has the source's content: an earlier one, or a new one.
@@ -376,6 +383,18 @@ mod tests {
         observed.source = Some(Source { version_name: Some("1.4.1".into()), ..source('b') });
         settle(&mut observed);
         assert_eq!(observed.versions[1].name.as_str(), "1.4.1");
+    }
+
+    #[test]
+    fn what_was_announced_and_is_refused_or_gone_is_withdrawn() {
+        let mut observed = Observed { consumers: vec![pinned(None)], ..fresh('a') };
+        settle(&mut observed);
+        let settled = observed.entry.clone();
+        observed.entry.next = Some("app-announced".into());
+        observed.source = Some(Source { version_name: Some("current".into()), ..source('b') });
+        assert_eq!(plan(&observed)[0], Action::Publish(settled.clone()));
+        observed.source = None;
+        assert_eq!(plan(&observed), [Action::Publish(settled)]);
     }
 
     #[test]

@@ -167,7 +167,8 @@ pub async fn is_served(client: &Client, resource: &ApiResource) -> kube::Result<
     let list = client.list_api_group_resources(&resource.api_version).await;
     match list {
         Ok(list) => Ok(list.resources.iter().any(|found| found.name == resource.plural)),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
+        // An unknown group is answered with plain text, so the code is all there is.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),
     }
 }

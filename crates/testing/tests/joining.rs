@@ -7,48 +7,69 @@ use lockstep_testing::{SHORT, Scenario, eventually, scenario};
 
 const CHANGES: usize = 50;
 
+/// One test, because the config webhook is there for the whole cluster or for nobody.
 #[tokio::test]
-async fn helm_upgrades_of_code_and_config_make_one_replica_set_each() {
-    scenario("joining-helm", |stage| async move {
-        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/charts/versioned");
-        let count = count_joined(&stage, async |change| {
-            let values = format!("replicas=0,color=c{change},build=b{change}");
-            stage.helm(&["upgrade", "--install", "shop", chart, "--set", &values]).await.map(drop)
-        });
-        report("helm upgrade", count.await?);
+async fn code_and_config_changed_together_make_one_replica_set() {
+    scenario("joining", |stage| async move {
+        let without = both(&stage, "without").await?;
+        set_config_webhook(&stage, true).await?;
+        let with = both(&stage, "with").await;
+        // Whatever happened, the tests after this one run as all others do.
+        set_config_webhook(&stage, false).await?;
+        let with = with?;
+        for (what, without, with) in [("helm upgrade", without.0, with.0), ("kubectl apply", without.1, with.1)] {
+            eprintln!("joining: `{what}` made exactly one ReplicaSet {without} of {CHANGES} times, and {with} of {CHANGES} with the config webhook");
+        }
+        ensure!(with == (CHANGES, CHANGES), "with the config webhook, only {with:?} of {CHANGES} joined");
         Ok(())
     })
     .await;
 }
 
-#[tokio::test]
-async fn applies_of_code_and_config_make_one_replica_set_each() {
-    scenario("joining-apply", |stage| async move {
-        let count = count_joined(&stage, async |change| stage.apply(&shop(change)).await);
-        report("kubectl apply", count.await?);
-        Ok(())
-    })
-    .await;
+/// Helm and kubectl side by side, each with a shop of its own.
+async fn both(stage: &Scenario, name: &str) -> Result<(usize, usize)> {
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/charts/versioned");
+    let (by_helm, by_apply) = (format!("helm-{name}"), format!("apply-{name}"));
+    let helm = count_joined(stage, &by_helm, async |change| {
+        let values = format!("replicas=0,color=c{change},build=b{change}");
+        stage.helm(&["upgrade", "--install", &by_helm, chart, "--set", &values]).await.map(drop)
+    });
+    let apply = count_joined(stage, &by_apply, async |change| stage.apply(&shop(&by_apply, change)).await);
+    futures::try_join!(helm, apply)
 }
 
-fn report(what: &str, joined: usize) {
-    eprintln!("joining: {joined} of {CHANGES} times `{what}` made exactly one ReplicaSet");
+async fn set_config_webhook(stage: &Scenario, enabled: bool) -> Result<()> {
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/lockstep");
+    let own = stage.elsewhere("lockstep-system");
+    let value = format!("configWebhook.enabled={enabled}");
+    own.helm(&["upgrade", "lockstep", chart, "--reuse-values", "--set", &value, "--wait"]).await?;
+    own.kubectl(&["rollout", "status", "deployment/lockstep", "--timeout=120s"]).await?;
+    if enabled {
+        eventually("the webhook to be registered", SHORT, async || {
+            let path = "jsonpath={.webhooks[*].clientConfig.caBundle}";
+            let bundle = own.kubectl(&["get", "mutatingwebhookconfiguration", "lockstep", "-o", path]).await?;
+            ensure!(!bundle.trim().is_empty(), "it has no certificate yet");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
 }
 
 /// Makes the changes, checks that each ends with the right pair, and counts those that took one ReplicaSet.
-async fn count_joined(stage: &Scenario, mut write: impl AsyncFnMut(usize) -> Result<()>) -> Result<usize> {
+async fn count_joined(stage: &Scenario, name: &str, mut write: impl AsyncFnMut(usize) -> Result<()>) -> Result<usize> {
     write(0).await?;
-    stage.released("configmap/shop", "1.0.0").await?;
+    stage.released(&format!("configmap/{name}"), "1.0.0").await?;
     let mut joined = 0;
     for change in 1..=CHANGES {
-        let before = revision(stage).await?;
+        let before = revision(stage, name).await?;
         write(change).await?;
-        stage.released("configmap/shop", &format!("r{}", change + 1)).await?;
+        stage.released(&format!("configmap/{name}"), &format!("r{}", change + 1)).await?;
         let made = eventually("the new pair of code and config", SHORT, async || {
-            let template = newest_template(stage).await?;
-            let version = current_object(stage).await?;
-            ensure!(template == format!("b{change} configmap/shop={version}"), "the newest template has {template}");
-            Ok(revision(stage).await? - before)
+            let template = newest_template(stage, name).await?;
+            let version = current_object(stage, name).await?;
+            ensure!(template == format!("b{change} configmap/{name}={version}"), "the newest template has {template}");
+            Ok(revision(stage, name).await? - before)
         })
         .await?;
         ensure!((1..=2).contains(&made), "one change made {made} ReplicaSets");
@@ -58,10 +79,10 @@ async fn count_joined(stage: &Scenario, mut write: impl AsyncFnMut(usize) -> Res
 }
 
 /// Each new ReplicaSet gets the next number.
-async fn revision(stage: &Scenario) -> Result<u64> {
+async fn revision(stage: &Scenario, name: &str) -> Result<u64> {
     let path = r"jsonpath={.metadata.annotations.deployment\.kubernetes\.io/revision} {.metadata.generation} {.status.observedGeneration}";
     eventually("the Deployment's controller", SHORT, async || {
-        let text = stage.kubectl(&["get", "deployment", "shop", "-o", path]).await?;
+        let text = stage.kubectl(&["get", "deployment", name, "-o", path]).await?;
         let words: Vec<&str> = text.split(' ').collect();
         ensure!(words.len() == 3 && words[1] == words[2], "it has not seen the last write: {text}");
         words[0].parse().context("no revision yet")
@@ -70,36 +91,38 @@ async fn revision(stage: &Scenario) -> Result<u64> {
 }
 
 /// The code and the pins of the Deployment.
-async fn newest_template(stage: &Scenario) -> Result<String> {
+async fn newest_template(stage: &Scenario, name: &str) -> Result<String> {
     let path = r"jsonpath={.spec.template.spec.containers[0].env[0].value} {.spec.template.metadata.annotations.lockstep\.dev/pins}";
-    stage.kubectl(&["get", "deployment", "shop", "-o", path]).await
+    stage.kubectl(&["get", "deployment", name, "-o", path]).await
 }
 
-async fn current_object(stage: &Scenario) -> Result<String> {
-    stage.kubectl(&["get", "versionedconfig", "configmap-shop", "-o", "jsonpath={.status.current.object}"]).await
+async fn current_object(stage: &Scenario, name: &str) -> Result<String> {
+    stage
+        .kubectl(&["get", "versionedconfig", &format!("configmap-{name}"), "-o", "jsonpath={.status.current.object}"])
+        .await
 }
 
-fn shop(change: usize) -> String {
+fn shop(name: &str, change: usize) -> String {
     format!(
         "
 apiVersion: v1
 kind: ConfigMap
 metadata:
-  name: shop
+  name: {name}
   labels: {{lockstep.dev/versioned: \"true\"}}
 data: {{COLOR: c{change}}}
 ---
 apiVersion: apps/v1
 kind: Deployment
 metadata:
-  name: shop
+  name: {name}
 spec:
   replicas: 0
   selector:
-    matchLabels: {{app: shop}}
+    matchLabels: {{app: {name}}}
   template:
     metadata:
-      labels: {{app: shop}}
+      labels: {{app: {name}}}
     spec:
       containers:
       - name: web
@@ -107,7 +130,7 @@ spec:
         env:
         - {{name: BUILD, value: b{change}}}
         envFrom:
-        - configMapRef: {{name: shop}}
+        - configMapRef: {{name: {name}}}
 ",
         testapp_image()
     )
