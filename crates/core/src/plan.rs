@@ -33,6 +33,8 @@ pub struct Observed {
     pub managed: Option<Managed>,
     /// What the consumers' templates are pinned to.
     pub consumers: Vec<ConsumerPin>,
+    /// Whether the table's `next` was announced a moment ago: the write of the config that it stands for may still be on its way.
+    pub next_is_fresh: bool,
     /// Whether any template, also an old one that a workload could go back to, is not pinned.
     pub has_unpinned_templates: bool,
 }
@@ -106,7 +108,7 @@ fn plan_without_source(observed: &Observed) -> Vec<Action> {
 
 /// What was announced and will not come must not be joined.
 fn withdraw_next(observed: &Observed) -> impl Iterator<Item = Action> {
-    let announced = observed.entry.next.is_some();
+    let announced = observed.entry.next.is_some() && !observed.next_is_fresh;
     let entry = Entry { next: None, ..observed.entry.clone() };
     announced.then_some(Action::Publish(entry)).into_iter()
 }
@@ -179,7 +181,8 @@ fn plan_release(observed: &Observed, wanted: &Wanted) -> Vec<Action> {
     let released = observed.managed.as_ref().and_then(|managed| managed.released.as_deref());
     // What unpinned templates were written against is settled when the config is adopted, and matters for as long as there are any.
     let adopted = observed.entry.baseline.clone().filter(|_| observed.has_unpinned_templates);
-    let entry = Entry { baseline: adopted.or_else(|| Some(object.clone())), current: Some(object.clone()), next: None };
+    let next = observed.entry.next.clone().filter(|next| observed.next_is_fresh && *next != object);
+    let entry = Entry { baseline: adopted.or_else(|| Some(object.clone())), current: Some(object.clone()), next };
     if entry != observed.entry {
         actions.push(Action::Publish(entry));
     }
@@ -245,6 +248,7 @@ mod tests {
             entry: Entry::default(),
             managed: None,
             consumers: Vec::new(),
+            next_is_fresh: false,
             has_unpinned_templates: true,
         }
     }
@@ -383,6 +387,17 @@ mod tests {
         observed.source = Some(Source { version_name: Some("1.4.1".into()), ..source('b') });
         settle(&mut observed);
         assert_eq!(observed.versions[1].name.as_str(), "1.4.1");
+    }
+
+    #[test]
+    fn what_was_announced_a_moment_ago_is_waited_for() {
+        let mut observed = fresh('a');
+        settle(&mut observed);
+        observed.entry.next = Some("app-announced".into());
+        observed.next_is_fresh = true;
+        assert_eq!(plan(&observed), []);
+        observed.next_is_fresh = false;
+        assert!(matches!(&plan(&observed)[..], [Action::Publish(entry)] if entry.next.is_none()));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use lockstep_core::plan::consumer_pins;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use crate::execute::{ConfigOutcome, ExecuteError, Executor, Written};
+use crate::execute::{ANNOUNCEMENT, ConfigOutcome, ExecuteError, Executor, Written};
 use crate::facts::Key;
 use crate::index::{ConfigId, Index, Watched, Work, WorkloadId};
 use crate::metrics::Metrics;
@@ -233,6 +233,10 @@ impl Controller {
         }
         self.take_in(outcome.written);
         let now = Instant::now();
+        if outcome.awaits_announced {
+            // What does not come by then is withdrawn.
+            self.queue.push(Work::Config(id.clone()), now, ANNOUNCEMENT);
+        }
         for workload in outcome.pin {
             let work = Work::Consumer(WorkloadId { namespace: id.namespace.clone(), workload });
             // A new change is worth waiting for more; being asked again about the same one is not.

@@ -21,6 +21,9 @@ use crate::index::{ConfigId, ConfigView, Fact, RetentionView, Watched, WorkloadI
 use crate::kinds::WorkloadKind;
 use crate::tables::Tables;
 
+/// How long the write of a config may take after its version was announced in the table.
+pub const ANNOUNCEMENT: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// How many consumers a status lists.
 const LISTED_CONSUMERS: usize = 100;
 
@@ -76,6 +79,8 @@ pub struct ConfigOutcome {
     pub pin: Vec<WorkloadKey>,
     /// Whether the table says something new.
     pub published: bool,
+    /// Whether a version was announced a moment ago whose config write we have not seen.
+    pub awaits_announced: bool,
     pub created: Option<Version>,
     pub completed: Option<String>,
 }
@@ -99,7 +104,9 @@ impl Executor {
             self.report_refusal(&view, &obstacle, &mut outcome).await?;
             return Ok(outcome);
         }
-        let actions = plan(&observed(&view, digest));
+        let observed = observed(&view, digest);
+        outcome.awaits_announced = observed.next_is_fresh && observed.entry.next.is_some();
+        let actions = plan(&observed);
         if actions.is_empty() && view.source.is_some() {
             self.refresh(&view, &mut outcome).await?;
         }
@@ -500,6 +507,7 @@ fn observed(view: &ConfigView, digest: Option<lockstep_core::Digest>) -> Observe
             last_number: managed.object.status.as_ref().map_or(0, |status| status.last_number),
         }),
         consumers: view.consumers.iter().map(|(_, pin)| pin.clone()).collect(),
+        next_is_fresh: view.announced.is_some_and(|at| at.elapsed() < ANNOUNCEMENT),
         has_unpinned_templates: view.has_unpinned_templates,
     }
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use lockstep_core::plan::ConsumerPin;
 use lockstep_core::retention::Holding;
 use lockstep_core::{ConfigKind, ConfigRef, Digest, Entry, Pin};
+use tokio::time::Instant;
 
 use crate::facts::{
     ConfigFact, Key, ManagedFact, NamespaceFact, ResourceVersion, SourceFact, TableFact, VersionFact, WorkloadFact,
@@ -97,6 +98,8 @@ pub struct ConfigView {
     pub managed: Option<ManagedFact>,
     pub consumers: Vec<(WorkloadKey, ConsumerPin)>,
     pub has_unpinned_templates: bool,
+    /// When the table's `next` was first seen.
+    pub announced: Option<Instant>,
 }
 
 #[derive(Debug, Clone)]
@@ -127,6 +130,8 @@ struct Namespace {
     workloads: HashMap<WorkloadKey, WorkloadFact>,
     users: HashMap<ConfigRef, BTreeSet<WorkloadKey>>,
     table: Option<TableFact>,
+    /// When an entry's `next` was first seen.
+    announced: HashMap<ConfigRef, Instant>,
     managed: HashMap<ConfigRef, ManagedFact>,
     managed_names: HashMap<String, ConfigRef>,
 }
@@ -347,6 +352,13 @@ impl Namespace {
         let changed = |config: &ConfigRef| old.get(config) != new.and_then(|new| new.get(config));
         let known = old.iter().chain(new.into_iter().flat_map(lockstep_core::Table::iter)).map(|(config, _)| config);
         let configs: BTreeSet<ConfigRef> = known.filter(|config| changed(config)).cloned().collect();
+        for config in &configs {
+            let next = new.and_then(|new| new.get(config)).and_then(|entry| entry.next.as_ref());
+            match next {
+                Some(_) => self.announced.insert(config.clone(), Instant::now()),
+                None => self.announced.remove(config),
+            };
+        }
         Todo { retention: configs.clone(), configs }
     }
 
@@ -396,6 +408,7 @@ impl Namespace {
             entry: self.entry(config),
             managed,
             consumers: self.consumers(config),
+            announced: self.announced.get(config).copied(),
             has_unpinned_templates: self.users_of(config).any(|(_, fact)| fact.pins.get(config).is_none()),
         }
     }

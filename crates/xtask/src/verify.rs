@@ -46,7 +46,15 @@ fn end_to_end(home: &Home) -> Result<()> {
     let stage = Stage::enter(home)?;
     deploy::install(&stage)?;
     let mut tests = stage.command(env!("CARGO"));
-    tests.current_dir(repository()).args(["test", "--package", "lockstep-testing", "--features", "e2e", "--tests"]);
+    tests.current_dir(repository()).args([
+        "test",
+        "--package",
+        "lockstep-testing",
+        "--features",
+        "e2e",
+        "--tests",
+        "--no-fail-fast",
+    ]);
     let outcome = command::run(tests.args(["--", PARALLEL_SCENARIOS]));
     let left = stage.leave(home);
     outcome.and(left)
