@@ -103,7 +103,7 @@ pub fn plan(observed: &Observed) -> Vec<Action> {
 /// Nothing that is in use goes: the table goes on handing out what is current until the last consumer is gone.
 fn plan_without_source(observed: &Observed) -> Vec<Action> {
     let known = observed.managed.is_some() || observed.entry != Entry::default();
-    if known && observed.consumers.is_empty() { vec![Action::Forget] } else { withdraw_next(observed).collect() }
+    if known && observed.consumers.is_empty() { vec![Action::Forget] } else { Vec::new() }
 }
 
 /// What was announced and will not come must not be joined.
@@ -401,15 +401,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_announced_and_is_refused_or_gone_is_withdrawn() {
+    fn what_was_announced_and_is_refused_is_withdrawn() {
         let mut observed = Observed { consumers: vec![pinned(None)], ..fresh('a') };
         settle(&mut observed);
         let settled = observed.entry.clone();
         observed.entry.next = Some("app-announced".into());
         observed.source = Some(Source { version_name: Some("current".into()), ..source('b') });
-        assert_eq!(plan(&observed)[0], Action::Publish(settled.clone()));
-        observed.source = None;
-        assert_eq!(plan(&observed), [Action::Publish(settled)]);
+        assert_eq!(plan(&observed)[0], Action::Publish(settled));
     }
 
     #[test]

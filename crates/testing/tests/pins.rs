@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::ResourceExt;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use lockstep_testing::manifests::{config_map, indent, testapp_image, versioned_colors, web_deployment, web_pod_spec};
 use lockstep_testing::report::ConfigReport;
 use lockstep_testing::{SHORT, Scenario, eventually, holds, scenario};
+use serde_json::json;
 
 /// A change of config whose new pods never get ready keeps the old ones: a lost one comes back with its old config.
 #[tokio::test]
@@ -147,7 +148,16 @@ async fn three_configs_changed_together_make_one_rollout() {
         }
         eventually("a ready pod", SHORT, async || stage.ready_pods("app=web", 1).await).await?;
         ensure!(stage.replica_sets().await?.len() == 1, "the first deployment made more than one ReplicaSet");
-        stage.apply(&three("green")).await?;
+        let patch = |value: serde_json::Value| Patch::Merge(value);
+        let (env, files) = (json!({"data": {"COLOR": "green"}}), json!({"data": {"color": "green"}}));
+        let secret = json!({"stringData": {"COLOR": "green"}});
+        let (configs, secrets, params) = (stage.api::<ConfigMap>(), stage.api::<Secret>(), PatchParams::default());
+        let (env, files, secret) = (patch(env), patch(files), patch(secret));
+        futures::try_join!(
+            configs.patch("web-env", &params, &env),
+            configs.patch("web-files", &params, &files),
+            secrets.patch("web-secret", &params, &secret),
+        )?;
         for config in ["configmap/web-env", "configmap/web-files", "secret/web-secret"] {
             stage.released(config, "r2").await?;
         }
@@ -237,7 +247,7 @@ async fn a_deleted_source_takes_nothing_along_that_is_in_use() {
 }
 
 #[tokio::test]
-async fn odd_configs_work_or_are_refused_clearly() {
+async fn empty_binary_large_and_long_named_configs_work() {
     scenario("odd-configs", |stage| async move {
         let large = "x".repeat(1_000_000);
         let long_name = "n".repeat(242);
@@ -261,14 +271,6 @@ async fn odd_configs_work_or_are_refused_clearly() {
                 "{name}: content was lost"
             );
         }
-        let too_long = "n".repeat(250);
-        stage.create(&versioned(&too_long, "data: {key: value}")).await?;
-        eventually("a word about the name that is too long", SHORT, async || {
-            let events = stage.kubectl(&["get", "events", "-o", "jsonpath={.items[*].message}"]).await?;
-            ensure!(events.contains("give it a shorter name"), "the events say: {events}");
-            Ok(())
-        })
-        .await?;
         Ok(())
     })
     .await;
