@@ -17,13 +17,13 @@ async fn an_old_pod_of_a_deployment_comes_back_with_its_old_config() {
     scenario("deployment-old-pod", |stage| async move {
         stage.apply(&(everything("blue", "healthy") + &deployment_of_everything(2))).await?;
         expect(&stage, &["blue", "blue"]).await?;
-        stage.apply(&everything("green", "never-ready")).await?;
+        change_everything(&stage, "green", "never-ready").await?;
         expect(&stage, &["blue", "blue", "green"]).await?;
         for pod in stage.pods("app=all").await? {
             stage.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default()).await?;
         }
         expect(&stage, &["blue", "blue", "green"]).await?;
-        stage.apply(&everything("red", "healthy")).await?;
+        change_everything(&stage, "red", "healthy").await?;
         expect(&stage, &["red", "red"]).await
     })
     .await;
@@ -34,7 +34,7 @@ async fn an_old_pod_of_a_stateful_set_comes_back_with_its_old_config() {
     scenario("statefulset-old-pod", |stage| async move {
         stage.apply(&(everything("blue", "healthy") + &stateful_set_of_everything())).await?;
         expect(&stage, &["blue", "blue"]).await?;
-        stage.apply(&everything("green", "healthy")).await?;
+        change_everything(&stage, "green", "healthy").await?;
         // Only the pod above the partition is updated.
         expect(&stage, &["blue", "green"]).await?;
         for pod in ["all-0", "all-1"] {
@@ -54,7 +54,7 @@ async fn a_daemon_set_rolls_and_is_undone_with_its_config() {
     scenario("daemonset", |stage| async move {
         stage.apply(&(everything("blue", "healthy") + &daemon_set_of_everything())).await?;
         expect(&stage, &["blue"]).await?;
-        stage.apply(&everything("green", "healthy")).await?;
+        change_everything(&stage, "green", "healthy").await?;
         expect(&stage, &["green"]).await?;
         stage.kubectl(&["rollout", "undo", "daemonset/all"]).await?;
         expect(&stage, &["blue"]).await
@@ -68,7 +68,7 @@ async fn a_job_of_a_cron_job_keeps_the_config_that_it_was_started_with() {
         stage.apply(&(everything("blue", "healthy") + &cron_job_of_everything())).await?;
         stage.kubectl(&["create", "job", "first", "--from=cronjob/all"]).await?;
         expect(&stage, &["blue"]).await?;
-        stage.apply(&everything("green", "healthy")).await?;
+        change_everything(&stage, "green", "healthy").await?;
         stage.released("configmap/all", "r2").await?;
         stage.released("secret/all", "r2").await?;
         let first = stage.pods("job-name=first").await?;
@@ -345,6 +345,15 @@ stringData: {{color: {color:?}}}
 ---
 "
     )
+}
+
+/// At the same moment: on a busy machine kubectl may take longer between two objects than changes are waited for.
+async fn change_everything(stage: &Scenario, color: &str, behavior: &str) -> Result<()> {
+    let config_map = Patch::Merge(json!({"data": {"color": color, "behavior": behavior}}));
+    let secret = Patch::Merge(json!({"stringData": {"color": color}}));
+    let (configs, secrets, params) = (stage.api::<ConfigMap>(), stage.api::<Secret>(), PatchParams::default());
+    futures::try_join!(configs.patch("all", &params, &config_map), secrets.patch("all", &params, &secret))?;
+    Ok(())
 }
 
 /// A pod that uses both in every way: volume, projected, subPath, envFrom, env; in a container and an init container.
