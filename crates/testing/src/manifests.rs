@@ -28,6 +28,32 @@ spec:
     )
 }
 
+/// The same pod as a canary of Argo Rollouts: a third of the pods first, and then a person decides.
+pub fn web_rollout(replicas: usize) -> String {
+    format!(
+        "
+apiVersion: argoproj.io/v1alpha1
+kind: Rollout
+metadata:
+  name: web
+spec:
+  replicas: {replicas}
+  selector:
+    matchLabels: {{app: web}}
+  strategy:
+    canary:
+      steps:
+      - setWeight: 34
+      - pause: {{}}
+  template:
+    metadata:
+      labels: {{app: web}}
+    spec:
+{}",
+        indent(&web_pod_spec(), 6)
+    )
+}
+
 /// The pod of `web`: for any kind that makes pods from a template.
 pub fn web_pod_spec() -> String {
     format!(

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
-use lockstep_testing::manifests::{indent, versioned_colors, web_pod_spec};
+use lockstep_testing::manifests::{versioned_colors, web_rollout};
 use lockstep_testing::report::ConfigReport;
 use lockstep_testing::{SHORT, Scenario, eventually, scenario};
 
@@ -17,7 +17,7 @@ async fn a_pod_recreated_in_the_middle_of_a_canary_keeps_its_config() {
         stage.apply(&versioned_colors("blue")).await?;
         stage.released("configmap/web-env", "1.0.0").await?;
         stage.released("configmap/web-files", "1.0.0").await?;
-        stage.apply(&rollout()).await?;
+        stage.apply(&web_rollout(REPLICAS)).await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
 
         change_to(&stage, "green").await?;
@@ -45,7 +45,7 @@ async fn abort_and_undo_bring_the_old_config_back() {
         stage.apply(&versioned_colors("blue")).await?;
         stage.released("configmap/web-env", "1.0.0").await?;
         stage.released("configmap/web-files", "1.0.0").await?;
-        stage.apply(&rollout()).await?;
+        stage.apply(&web_rollout(REPLICAS)).await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
 
         change_to(&stage, "green").await?;
@@ -136,29 +136,4 @@ async fn delete_old_replica_sets(stage: &Scenario) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn rollout() -> String {
-    format!(
-        "
-apiVersion: argoproj.io/v1alpha1
-kind: Rollout
-metadata:
-  name: web
-spec:
-  replicas: {REPLICAS}
-  selector:
-    matchLabels: {{app: web}}
-  strategy:
-    canary:
-      steps:
-      - setWeight: 34
-      - pause: {{}}
-  template:
-    metadata:
-      labels: {{app: web}}
-    spec:
-{}",
-        indent(&web_pod_spec(), 6)
-    )
 }

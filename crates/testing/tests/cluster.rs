@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
 use kube::api::{ListParams, LogParams};
-use lockstep_testing::manifests::{config_map, indent, testapp_image, web_deployment, web_pod_spec};
+use lockstep_testing::manifests::{config_map, testapp_image, web_deployment, web_rollout};
 use lockstep_testing::{LONG, SHORT, Scenario, eventually, holds, scenario};
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn a_service_answers_by_name_from_another_pod() {
 #[tokio::test]
 async fn an_argo_rollout_takes_a_canary_step_and_is_promoted() {
     scenario("argo-canary", |stage| async move {
-        stage.apply(&(config_map("web-env", "COLOR", "blue") + &rollout(3))).await?;
+        stage.apply(&(config_map("web-env", "COLOR", "blue") + &web_rollout(3))).await?;
         eventually("three stable pods", SHORT, async || stage.ready_pods("app=web", 3).await).await?;
         stage.kubectl(&["patch", "rollout", "web", "--type=merge", "-p", CHANGE_OF_TEMPLATE]).await?;
         eventually("the canary to pause with one new pod", SHORT, async || {
@@ -186,31 +186,6 @@ async fn a_mounted_config_map_changes_but_the_environment_does_not() {
 }
 
 const CHANGE_OF_TEMPLATE: &str = r#"{"spec": {"template": {"metadata": {"labels": {"track": "new"}}}}}"#;
-
-fn rollout(replicas: u32) -> String {
-    format!(
-        "
-apiVersion: argoproj.io/v1alpha1
-kind: Rollout
-metadata:
-  name: web
-spec:
-  replicas: {replicas}
-  selector:
-    matchLabels: {{app: web}}
-  strategy:
-    canary:
-      steps:
-      - setWeight: 34
-      - pause: {{}}
-  template:
-    metadata:
-      labels: {{app: web}}
-    spec:
-{}",
-        indent(&web_pod_spec(), 6)
-    )
-}
 
 async fn new_pods(stage: &Scenario) -> Result<usize> {
     Ok(stage.pods("app=web,track=new").await?.len())
