@@ -1,10 +1,16 @@
 //! The custom resources of Lockstep.
 
 mod pin_table;
+mod release;
+mod release_policy;
 mod versioned_config;
 
 pub use pin_table::{PinTable, PinTableSpec};
+pub use release::{Move, Release, ReleaseCondition, ReleaseConsumer, ReleaseSpec, ReleaseStage, ReleaseStatus};
+pub use release_policy::{
+    Canary, FailureLimits, JoiningSpec, OnJoinedFailure, ReleasePolicy, ReleasePolicySpec, StormGuardSpec,
+};
 pub use versioned_config::{
-    ConditionType, Consumer, Source, SourceKind, VersionSummary, VersionedConfig, VersionedConfigSpec,
+    Choice, ConditionType, Consumer, Held, Source, SourceKind, VersionSummary, VersionedConfig, VersionedConfigSpec,
     VersionedConfigStatus,
 };

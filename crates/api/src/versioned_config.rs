@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Kind", type_ = "string", json_path = ".spec.source.kind"),
     printcolumn(name = "Source", type_ = "string", json_path = ".spec.source.name"),
     printcolumn(name = "Current", type_ = "string", json_path = ".status.current.version"),
+    printcolumn(name = "Releasing", type_ = "string", json_path = ".status.releasing"),
+    printcolumn(name = "Held", type_ = "string", json_path = ".status.held.version"),
     printcolumn(name = "Consumers", type_ = "integer", json_path = ".status.consumerCount"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
     printcolumn(
@@ -33,6 +35,37 @@ use serde::{Deserialize, Serialize};
 pub struct VersionedConfigSpec {
     /// The config whose changes become versions.
     pub source: Source,
+    /// A version to run instead of the source's own. Remove it to follow the source again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<Choice>,
+    /// The name of a release that failed and is to be tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<String>,
+}
+
+/// A version that somebody chose.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Choice {
+    /// The name of the version to run.
+    pub version: String,
+    /// Only for as long as the source has this version: the next change of the source is released again. Without it, the choice holds
+    /// until it is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instead_of: Option<String>,
+}
+
+/// A version that is not tried again by itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Held {
+    /// The object that holds it.
+    pub object: String,
+    /// Its name.
+    pub version: String,
+    /// The release that failed with it.
+    pub release: String,
+    pub reason: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -53,17 +86,23 @@ pub struct VersionedConfigStatus {
     /// The version that consumers should run and that was released to all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<VersionSummary>,
+    /// The version that is on its way to becoming current.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub releasing: Option<String>,
+    /// The source's version, if it failed: it is not tried again until the source changes or somebody asks for it in `spec.retry`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
     /// All versions that are kept, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub versions: Vec<VersionSummary>,
     /// The highest number that a version ever had.
     #[serde(default)]
-    pub last_number: u64,
+    pub last_number: i64,
     /// The source as it was last compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_resource_version: Option<String>,
     #[serde(default)]
-    pub consumer_count: u64,
+    pub consumer_count: i64,
     /// The workloads that use this config; at most 100 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consumers: Vec<Consumer>,
@@ -77,7 +116,7 @@ pub struct VersionedConfigStatus {
 pub struct VersionSummary {
     /// The version's name, as people use it.
     pub version: String,
-    pub number: u64,
+    pub number: i64,
     /// The name of the ConfigMap or Secret that holds it.
     pub object: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,11 +3,15 @@
 pub mod admission;
 pub mod config;
 pub mod digest;
+pub mod health;
 pub mod names;
 pub mod pins;
 pub mod plan;
+pub mod policy;
 pub mod references;
+pub mod release;
 pub mod retention;
+pub mod storm;
 pub mod table;
 pub mod version;
 

@@ -42,6 +42,14 @@ impl Pins {
         self.0.insert(config, pin);
     }
 
+    /// Sets a pin, or takes it away.
+    pub fn put(&mut self, config: &ConfigRef, pin: Option<&Pin>) {
+        match pin {
+            Some(pin) => drop(self.0.insert(config.clone(), pin.clone())),
+            None => drop(self.0.remove(config)),
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

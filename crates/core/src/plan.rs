@@ -1,13 +1,12 @@
 //! What to do about a config: `plan(observed)` compares what should be with what is and says what is missing.
 //!
-//! It is called again whenever something changed, and after its own actions: on their outcome it plans nothing. A change is
-//! released to all consumers at once.
+//! It is called again whenever something changed, and after its own actions: on their outcome it plans nothing. Moving consumers to a new
+//! version is a release's work; here it is only asked for.
 
 use std::collections::BTreeSet;
 
 use crate::config::ConfigRef;
 use crate::digest::{Digest, MAX_CONFIG_NAME_LENGTH};
-use crate::pins::{Pin, Pins};
 use crate::table::Entry;
 use crate::version::{Version, VersionName};
 
@@ -19,6 +18,8 @@ pub struct Source {
     pub version_name: Option<String>,
     pub changed_by: Option<String>,
     pub reason: Option<String>,
+    /// Why its content breaks a rule of its policy, if it does.
+    pub invalid: Option<String>,
 }
 
 /// All that is known of one config.
@@ -31,28 +32,44 @@ pub struct Observed {
     pub entry: Entry,
     /// None until the config is under our care.
     pub managed: Option<Managed>,
-    /// What the consumers' templates are pinned to.
-    pub consumers: Vec<ConsumerPin>,
+    pub has_consumers: bool,
+    /// The version that a release under way moves it to.
+    pub moving_to: Option<String>,
+    /// Whether a workload that is written meanwhile may have the new version at once.
+    pub can_join: bool,
     /// Whether the table's `next` was announced a moment ago: the write of the config that it stands for may still be on its way.
     pub next_is_fresh: bool,
     /// Whether any template, also an old one that a workload could go back to, is not pinned.
     pub has_unpinned_templates: bool,
 }
 
-/// What the VersionedConfig remembers.
+/// What the VersionedConfig remembers, and what a person wrote into it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Managed {
-    /// The version that was last released to every consumer.
+    /// The last version that was good.
     pub released: Option<String>,
     /// The highest number that a version ever had.
     pub last_number: u64,
+    pub held: Option<Held>,
+    /// The failed release that somebody wants tried again.
+    pub retry: Option<String>,
+    pub choice: Option<Choice>,
 }
 
+/// A version that failed and is not tried again by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConsumerPin {
-    pub pin: Option<Pin>,
-    /// Whether its template can be changed: a Job's cannot.
-    pub can_change: bool,
+pub struct Held {
+    pub object: String,
+    /// The release that failed with it.
+    pub release: String,
+}
+
+/// A version that somebody wants to run, by its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    pub version: String,
+    /// Only while this is the source's version.
+    pub instead_of: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,10 +80,14 @@ pub enum Action {
     CreateVersion(Version),
     /// Tell the API server which versions to hand out.
     Publish(Entry),
-    /// Pin every consumer that can be changed to what the table calls current.
-    PinConsumers,
-    /// All consumers have it: say so.
+    /// The first version is what consumers run already: nothing has to move.
     Complete { released: String, last_number: u64 },
+    /// Consumers are to be moved to this version.
+    Release { to: String },
+    /// The version breaks a rule: it is held, and nothing moves.
+    Reject { version: String, reason: String },
+    /// The source is another by now than the one that failed.
+    LetGo,
     /// Nobody uses it any more and its source is gone: forget it.
     Forget,
     /// Do nothing, and say why.
@@ -86,6 +107,10 @@ pub enum Refusal {
         "its name has {length} characters, and with {MAX_CONFIG_NAME_LENGTH} at most its versions can be named after it: give it a shorter name"
     )]
     NameTooLong { length: usize },
+    #[error(
+        "there is no version {version}, which spec.current of its VersionedConfig asks for: choose one of its versions"
+    )]
+    NoSuchVersion { version: String },
     #[error("the object {object} is in the way of its new version: remove or rename it")]
     ObjectInTheWay { object: String },
 }
@@ -94,7 +119,7 @@ pub fn plan(observed: &Observed) -> Vec<Action> {
     match &observed.source {
         None => plan_without_source(observed),
         Some(source) => match wanted_version(observed, source) {
-            Ok(wanted) => plan_release(observed, &wanted),
+            Ok(wanted) => plan_with_source(observed, source, &wanted),
             Err(refusal) => withdraw_next(observed).chain([Action::Refuse(refusal)]).collect(),
         },
     }
@@ -103,7 +128,7 @@ pub fn plan(observed: &Observed) -> Vec<Action> {
 /// Nothing that is in use goes: the table goes on handing out what is current until the last consumer is gone.
 fn plan_without_source(observed: &Observed) -> Vec<Action> {
     let known = observed.managed.is_some() || observed.entry != Entry::default();
-    if known && observed.consumers.is_empty() { vec![Action::Forget] } else { Vec::new() }
+    if known && !observed.has_consumers { vec![Action::Forget] } else { Vec::new() }
 }
 
 /// What was announced and will not come must not be joined.
@@ -120,9 +145,9 @@ enum Wanted {
 }
 
 impl Wanted {
-    fn object(&self) -> &str {
+    fn version(&self) -> &Version {
         match self {
-            Self::Known(version) | Self::New(version) => &version.object,
+            Self::Known(version) | Self::New(version) => version,
         }
     }
 }
@@ -167,60 +192,88 @@ fn last_number(observed: &Observed) -> u64 {
     known.chain(observed.managed.as_ref().map(|managed| managed.last_number)).max().unwrap_or(0)
 }
 
-fn plan_release(observed: &Observed, wanted: &Wanted) -> Vec<Action> {
-    let object = wanted.object().to_owned();
+fn plan_with_source(observed: &Observed, source: &Source, wanted: &Wanted) -> Vec<Action> {
     let mut actions = Vec::new();
-    let mut last_number = last_number(observed);
+    let managed = observed.managed.clone().unwrap_or_default();
     if observed.managed.is_none() {
         actions.push(Action::Adopt);
     }
     if let Wanted::New(version) = wanted {
-        last_number = last_number.max(version.number);
         actions.push(Action::CreateVersion(version.clone()));
     }
-    let released = observed.managed.as_ref().and_then(|managed| managed.released.as_deref());
-    // What unpinned templates were written against is settled when the config is adopted, and matters for as long as there are any.
-    let adopted = observed.entry.baseline.clone().filter(|_| observed.has_unpinned_templates);
-    let next = observed.entry.next.clone().filter(|next| observed.next_is_fresh && *next != object);
-    let entry = Entry { baseline: adopted.or_else(|| Some(object.clone())), current: Some(object.clone()), next };
-    if entry != observed.entry {
-        actions.push(Action::Publish(entry));
-    }
-    if released == Some(object.as_str()) {
-        return actions;
-    }
-    // At its adoption a config is what consumers run already: nothing has to change.
-    if released.is_some() && !all_pinned(&observed.consumers, &object) {
-        actions.push(Action::PinConsumers);
-    } else {
-        actions.push(Action::Complete { released: object, last_number });
+    match &managed.released {
+        None => plan_first(observed, wanted, &mut actions),
+        Some(released) => plan_change(observed, source, wanted, &managed, released, &mut actions),
     }
     actions
 }
 
-fn all_pinned(consumers: &[ConsumerPin], object: &str) -> bool {
-    consumers.iter().filter(|consumer| consumer.can_change).all(|consumer| match &consumer.pin {
-        Some(Pin::Version(pinned)) => pinned == object,
-        Some(Pin::Live) => true,
-        None => false,
-    })
+/// At its adoption a config is what consumers run already.
+fn plan_first(observed: &Observed, wanted: &Wanted, actions: &mut Vec<Action>) {
+    let version = wanted.version();
+    publish(observed, &version.object, None, actions);
+    let last_number = last_number(observed).max(version.number);
+    actions.push(Action::Complete { released: version.object.clone(), last_number });
 }
 
-/// The pins that a consumer should have: `releasing` names the version of a config whose release is under way. Configs that are
-/// not being released keep the pin that they have, also an older one: somebody chose it.
-pub fn consumer_pins<'a>(
-    pins: &Pins,
-    references: &[ConfigRef],
-    releasing: impl Fn(&ConfigRef) -> Option<&'a str>,
-) -> Option<Pins> {
-    let mut wanted = pins.clone();
-    for config in references {
-        match (pins.get(config), releasing(config)) {
-            (Some(Pin::Live), _) | (_, None) => {}
-            (_, Some(object)) => wanted.set(config.clone(), Pin::Version(object.to_owned())),
+fn plan_change(
+    observed: &Observed,
+    source: &Source,
+    wanted: &Wanted,
+    managed: &Managed,
+    released: &str,
+    actions: &mut Vec<Action>,
+) {
+    let target = match chosen(observed, managed, wanted.version()) {
+        Ok(target) => target.object.clone(),
+        Err(refusal) => {
+            actions.extend(withdraw_next(observed));
+            actions.push(Action::Refuse(refusal));
+            return;
         }
+    };
+    let held = managed.held.as_ref().filter(|held| managed.retry.as_ref() != Some(&held.release));
+    let is_held = held.is_some_and(|held| held.object == target);
+    let invalid = source.invalid.as_ref().filter(|_| target == wanted.version().object && target != released);
+    let may_move = !is_held && invalid.is_none();
+    let next = (target != released && may_move && observed.can_join).then(|| target.clone());
+    publish(observed, released, next, actions);
+    if let Some(reason) = invalid.filter(|_| !is_held) {
+        let version = wanted.version().object.clone();
+        actions.push(Action::Reject { version, reason: reason.clone() });
+        return;
     }
-    (wanted != *pins).then_some(wanted)
+    if managed.held.as_ref().is_some_and(|held| held.object != wanted.version().object) {
+        actions.push(Action::LetGo);
+    }
+    if may_move && observed.moving_to.as_deref().unwrap_or(released) != target {
+        actions.push(Action::Release { to: target });
+    }
+}
+
+/// The version to run: the source's, unless somebody chose another.
+fn chosen<'a>(observed: &'a Observed, managed: &Managed, wanted: &'a Version) -> Result<&'a Version, Refusal> {
+    let Some(choice) = &managed.choice else { return Ok(wanted) };
+    let is_named = |version: &Version, name: &str| version.name.as_str() == name || version.object == name;
+    if choice.instead_of.as_ref().is_some_and(|instead_of| !is_named(wanted, instead_of)) {
+        return Ok(wanted);
+    }
+    let found = observed.versions.iter().find(|version| is_named(version, &choice.version));
+    found.ok_or_else(|| Refusal::NoSuchVersion { version: choice.version.clone() })
+}
+
+fn publish(observed: &Observed, current: &str, next: Option<String>, actions: &mut Vec<Action>) {
+    // What unpinned templates were written against is settled when the config is adopted, and matters for as long as there are any.
+    let adopted = observed.entry.baseline.clone().filter(|_| observed.has_unpinned_templates);
+    let announced = observed.entry.next.clone().filter(|announced| observed.next_is_fresh && announced != current);
+    let entry = Entry {
+        baseline: adopted.or_else(|| Some(current.to_owned())),
+        current: Some(current.to_owned()),
+        next: next.or(announced),
+    };
+    if entry != observed.entry {
+        actions.push(Action::Publish(entry));
+    }
 }
 
 #[cfg(test)]
@@ -237,7 +290,7 @@ mod tests {
     }
 
     fn source(letter: char) -> Source {
-        Source { digest: digest(letter), version_name: None, changed_by: None, reason: None }
+        Source { digest: digest(letter), version_name: None, changed_by: None, reason: None, invalid: None }
     }
 
     fn fresh(letter: char) -> Observed {
@@ -247,36 +300,42 @@ mod tests {
             versions: Vec::new(),
             entry: Entry::default(),
             managed: None,
-            consumers: Vec::new(),
+            has_consumers: true,
+            moving_to: None,
+            can_join: true,
             next_is_fresh: false,
             has_unpinned_templates: true,
         }
     }
 
-    fn pinned(pin: Option<&str>) -> ConsumerPin {
-        ConsumerPin { pin: pin.map(Pin::from), can_change: true }
+    fn managed(observed: &mut Observed) -> &mut Managed {
+        observed.managed.as_mut().unwrap()
     }
 
-    /// A cluster that does as it is told.
+    /// A cluster that does as it is told, with releases that succeed at once.
     fn perform(observed: &mut Observed) {
         for action in plan(observed) {
             match action {
                 Action::Adopt => observed.managed = Some(Managed::default()),
                 Action::CreateVersion(version) => observed.versions.push(version),
                 Action::Publish(entry) => observed.entry = entry,
-                Action::PinConsumers => {
-                    let current = observed.entry.current.clone().unwrap();
-                    for consumer in observed.consumers.iter_mut().filter(|consumer| consumer.can_change) {
-                        consumer.pin = Some(Pin::Version(current.clone()));
-                    }
-                }
                 Action::Complete { released, last_number } => {
-                    observed.managed = Some(Managed { released: Some(released), last_number });
+                    observed.managed = Some(Managed { released: Some(released), last_number, ..Managed::default() });
                 }
+                Action::Release { to } => {
+                    let number = last_number(observed);
+                    (managed(observed).released, managed(observed).last_number) = (Some(to), number);
+                }
+                Action::Reject { version, .. } => hold(observed, &version),
+                Action::LetGo => managed(observed).held = None,
                 Action::Forget => (observed.managed, observed.entry) = (None, Entry::default()),
                 Action::Refuse(_) => {}
             }
         }
+    }
+
+    fn hold(observed: &mut Observed, object: &str) {
+        managed(observed).held = Some(Held { object: object.to_owned(), release: "release-2".into() });
     }
 
     fn settle(observed: &mut Observed) {
@@ -286,70 +345,130 @@ mod tests {
         assert_eq!(plan(observed), [], "a plan on its own outcome");
     }
 
+    fn adopted(letter: char) -> Observed {
+        let mut observed = fresh(letter);
+        settle(&mut observed);
+        observed
+    }
+
     fn change(observed: &mut Observed, letter: char) {
         observed.source = Some(source(letter));
         settle(observed);
     }
 
-    #[test]
-    fn adopting_makes_the_first_version_and_restarts_nothing() {
-        let mut observed = Observed { consumers: vec![pinned(None)], ..fresh('a') };
-        assert!(!plan(&observed).contains(&Action::PinConsumers));
-        settle(&mut observed);
-        assert_eq!(observed.versions[0].name.as_str(), "1.0.0");
-        assert_eq!(observed.entry.current, Some(object('a')));
-        assert_eq!(observed.entry.baseline, Some(object('a')));
-        assert_eq!(observed.consumers, [pinned(None)]);
+    fn release(letter: char) -> Action {
+        Action::Release { to: object(letter) }
     }
 
     #[test]
-    fn a_change_is_pinned_everywhere_and_completed_after_that() {
-        let mut observed = Observed { consumers: vec![pinned(None), pinned(None)], ..fresh('a') };
+    fn adopting_makes_the_first_version_and_moves_nothing() {
+        let mut observed = fresh('a');
+        assert!(!plan(&observed).iter().any(|action| matches!(action, Action::Release { .. })));
         settle(&mut observed);
+        assert_eq!(observed.versions[0].name.as_str(), "1.0.0");
+        let entry = Entry { baseline: Some(object('a')), current: Some(object('a')), next: None };
+        assert_eq!(observed.entry, entry);
+    }
+
+    #[test]
+    fn a_change_is_offered_to_whoever_joins_and_asks_for_a_release() {
+        let mut observed = adopted('a');
         observed.source = Some(source('b'));
-        let first = plan(&observed);
-        assert!(first.contains(&Action::PinConsumers), "{first:?}");
-        assert!(!first.iter().any(|action| matches!(action, Action::Complete { .. })), "{first:?}");
+        let actions = plan(&observed);
+        assert!(actions.contains(&release('b')), "{actions:?}");
+        let entry = Entry { baseline: Some(object('a')), current: Some(object('a')), next: Some(object('b')) };
+        assert!(actions.contains(&Action::Publish(entry)), "{actions:?}");
         settle(&mut observed);
-        assert_eq!(observed.consumers, [pinned(Some(&object('b'))), pinned(Some(&object('b')))]);
-        assert_eq!(observed.managed.as_ref().unwrap().released, Some(object('b')));
-        assert_eq!(
-            observed.entry.baseline,
-            Some(object('a')),
-            "old templates stay with what they were written against"
-        );
+        let entry = Entry { baseline: Some(object('a')), current: Some(object('b')), next: None };
+        assert_eq!(observed.entry, entry, "old templates stay with what they were written against");
+    }
+
+    #[test]
+    fn a_release_under_way_is_not_asked_for_again() {
+        let mut observed = adopted('a');
+        observed.source = Some(source('b'));
+        observed.moving_to = Some(object('b'));
+        assert!(!plan(&observed).contains(&release('b')));
+        observed.source = Some(source('a'));
+        assert!(plan(&observed).contains(&release('a')), "a change that is taken back");
+    }
+
+    #[test]
+    fn where_consumers_go_in_waves_nobody_joins() {
+        let mut observed = Observed { can_join: false, ..adopted('a') };
+        observed.source = Some(source('b'));
+        let actions = plan(&observed);
+        assert!(actions.contains(&release('b')));
+        assert!(!actions.iter().any(|action| matches!(action, Action::Publish(_))), "{actions:?}");
+    }
+
+    #[test]
+    fn a_held_version_is_not_tried_again_until_the_source_changes_or_somebody_asks() {
+        let mut observed = adopted('a');
+        observed.source = Some(source('b'));
+        hold(&mut observed, &object('b'));
+        assert!(!plan(&observed).contains(&release('b')));
+        managed(&mut observed).retry = Some("release-2".into());
+        assert!(plan(&observed).contains(&release('b')));
+        managed(&mut observed).retry = Some("release-1".into());
+        assert!(!plan(&observed).contains(&release('b')));
+        observed.source = Some(source('c'));
+        let actions = plan(&observed);
+        assert!(actions.contains(&Action::LetGo) && actions.contains(&release('c')), "{actions:?}");
+    }
+
+    #[test]
+    fn invalid_content_becomes_a_version_that_is_held_and_never_offered() {
+        let mut observed = adopted('a');
+        observed.source = Some(Source { invalid: Some("key x".into()), ..source('b') });
+        let actions = plan(&observed);
+        assert!(actions.contains(&Action::Reject { version: object('b'), reason: "key x".into() }), "{actions:?}");
+        assert!(!actions.contains(&release('b')));
+        settle(&mut observed);
+        assert_eq!(observed.entry.next, None);
+        assert_eq!(observed.entry.current, Some(object('a')));
+    }
+
+    #[test]
+    fn somebody_may_choose_an_earlier_version() {
+        let mut observed = adopted('a');
+        change(&mut observed, 'b');
+        managed(&mut observed).choice = Some(Choice { version: "1.0.0".into(), instead_of: None });
+        settle(&mut observed);
+        assert_eq!(observed.entry.current, Some(object('a')));
+        change(&mut observed, 'c');
+        assert_eq!(observed.entry.current, Some(object('a')), "until the choice is taken back");
+        managed(&mut observed).choice = None;
+        settle(&mut observed);
+        assert_eq!(observed.entry.current, Some(object('c')));
+    }
+
+    #[test]
+    fn a_choice_may_end_with_the_next_change() {
+        let mut observed = adopted('a');
+        change(&mut observed, 'b');
+        managed(&mut observed).choice = Some(Choice { version: "1.0.0".into(), instead_of: Some("r2".into()) });
+        settle(&mut observed);
+        assert_eq!(observed.entry.current, Some(object('a')));
+        change(&mut observed, 'c');
+        assert_eq!(observed.entry.current, Some(object('c')));
+    }
+
+    #[test]
+    fn a_choice_of_nothing_is_refused() {
+        let mut observed = adopted('a');
+        managed(&mut observed).choice = Some(Choice { version: "9.9.9".into(), instead_of: None });
+        assert!(matches!(&plan(&observed)[..], [Action::Refuse(Refusal::NoSuchVersion { .. })]));
     }
 
     #[test]
     fn the_baseline_goes_with_the_last_unpinned_template() {
-        let mut observed = fresh('a');
-        settle(&mut observed);
+        let mut observed = adopted('a');
         change(&mut observed, 'b');
         assert_eq!(observed.entry.baseline, Some(object('a')));
         observed.has_unpinned_templates = false;
         settle(&mut observed);
         assert_eq!(observed.entry.baseline, Some(object('b')));
-    }
-
-    #[test]
-    fn a_job_does_not_hold_up_a_release() {
-        let job = ConsumerPin { pin: None, can_change: false };
-        let mut observed = Observed { consumers: vec![job.clone()], ..fresh('a') };
-        settle(&mut observed);
-        change(&mut observed, 'b');
-        assert_eq!(observed.managed.unwrap().released, Some(object('b')));
-        assert_eq!(observed.consumers, [job]);
-    }
-
-    #[test]
-    fn an_undone_consumer_is_left_alone_until_the_next_release() {
-        let mut observed = Observed { consumers: vec![pinned(None)], ..fresh('a') };
-        settle(&mut observed);
-        change(&mut observed, 'b');
-        observed.consumers = vec![pinned(Some(&object('a')))];
-        assert_eq!(plan(&observed), []);
-        change(&mut observed, 'c');
-        assert_eq!(observed.consumers, [pinned(Some(&object('c')))]);
     }
 
     #[test]
@@ -402,7 +521,7 @@ mod tests {
 
     #[test]
     fn what_was_announced_and_is_refused_is_withdrawn() {
-        let mut observed = Observed { consumers: vec![pinned(None)], ..fresh('a') };
+        let mut observed = fresh('a');
         settle(&mut observed);
         let settled = observed.entry.clone();
         observed.entry.next = Some("app-announced".into());
@@ -431,27 +550,12 @@ mod tests {
 
     #[test]
     fn a_deleted_source_is_forgotten_with_its_last_consumer() {
-        let mut observed = Observed { consumers: vec![pinned(None)], ..fresh('a') };
+        let mut observed = fresh('a');
         settle(&mut observed);
         observed.source = None;
         assert_eq!(plan(&observed), []);
-        observed.consumers.clear();
+        observed.has_consumers = false;
         assert_eq!(plan(&observed), [Action::Forget]);
         settle(&mut observed);
-    }
-
-    #[test]
-    fn one_patch_brings_a_consumer_all_that_is_being_released() {
-        let configs: Vec<ConfigRef> = ["a", "b", "c", "d"].map(|name| ConfigRef::new(ConfigMap, name)).to_vec();
-        let pins: Pins = "configmap/a=a-1,configmap/c=c-1,configmap/d=live".parse().unwrap();
-        let releasing = |config: &ConfigRef| match config.name.as_str() {
-            "a" => Some("a-2"),
-            "b" => Some("b-2"),
-            "d" => Some("d-2"),
-            _ => None,
-        };
-        let wanted = consumer_pins(&pins, &configs, releasing).unwrap();
-        assert_eq!(wanted.to_string(), "configmap/a=a-2,configmap/b=b-2,configmap/c=c-1,configmap/d=live");
-        assert_eq!(consumer_pins(&wanted, &configs, releasing), None);
     }
 }

@@ -1,0 +1,346 @@
+//! A release: moving configs from one version to another across all their consumers, as one unit.
+//!
+//! `step(observed, now)` is called whenever something changed. It compares what is recorded with what is seen, and says what to do
+//! and what to record. What it decides is recorded before it is done, so the operator can die at any instruction.
+//!
+//! ```text
+//! Pending ─▶ Progressing ─▶ Baking ─▶ Succeeded          Rejected: its content is invalid, nothing moved
+//!               ▲    │ ▲        │                        Superseded: a newer release took its place
+//!               │    ▼ └────────┤ next batch, next wave  Failed: stopped, and left to a person
+//!            Paused  RollingBack◀┘ ─▶ RolledBack, Aborted
+//! ```
+
+mod machine;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use jiff::Timestamp;
+
+use crate::config::ConfigRef;
+use crate::health::{Before, Health, PodHealth, Rollout};
+use crate::pins::{Pin, Pins};
+use crate::policy::Policy;
+
+pub use machine::step;
+
+/// A release as it is recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    pub name: String,
+    pub moves: Vec<Move>,
+    pub wishes: Wishes,
+    pub progress: Progress,
+}
+
+/// One config of a release: from the last version that was good to a new one. They are the same in a release that takes a change back
+/// which was still on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Move {
+    pub config: ConfigRef,
+    pub from: String,
+    pub to: String,
+}
+
+/// What a person asks of a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wishes {
+    pub paused: bool,
+    /// Do not bake.
+    pub promote: bool,
+    pub abort: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Phase {
+    #[default]
+    Pending,
+    Progressing,
+    Baking,
+    Paused,
+    RollingBack,
+    Succeeded,
+    RolledBack,
+    Aborted,
+    Superseded,
+    Rejected,
+    Failed,
+}
+
+impl Phase {
+    pub const ALL: [Self; 11] = [
+        Self::Pending,
+        Self::Progressing,
+        Self::Baking,
+        Self::Paused,
+        Self::RollingBack,
+        Self::Succeeded,
+        Self::RolledBack,
+        Self::Aborted,
+        Self::Superseded,
+        Self::Rejected,
+        Self::Failed,
+    ];
+
+    pub fn has_ended(self) -> bool {
+        use Phase::{Aborted, Failed, Rejected, RolledBack, Succeeded, Superseded};
+        matches!(self, Succeeded | RolledBack | Aborted | Superseded | Rejected | Failed)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Progressing => "Progressing",
+            Self::Baking => "Baking",
+            Self::Paused => "Paused",
+            Self::RollingBack => "RollingBack",
+            Self::Succeeded => "Succeeded",
+            Self::RolledBack => "RolledBack",
+            Self::Aborted => "Aborted",
+            Self::Superseded => "Superseded",
+            Self::Rejected => "Rejected",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How far a release is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Progress {
+    pub phase: Phase,
+    /// In one sentence: why it is in this phase, or what it waits for.
+    pub reason: String,
+    pub started_at: Option<Timestamp>,
+    pub phase_since: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+    /// The wave that is under way; those before it are done.
+    pub wave: i32,
+    pub stage: Stage,
+    /// How it ends once all is put back.
+    pub ends_as: Option<Phase>,
+    pub consumers: Vec<Record>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stage {
+    /// The first pods of each consumer, if the policy has a canary.
+    #[default]
+    FirstBatch,
+    All,
+}
+
+/// A workload by kind and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConsumerId {
+    pub kind: String,
+    pub name: String,
+}
+
+impl fmt::Display for ConsumerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)
+    }
+}
+
+/// What is recorded of one consumer: enough to put it back exactly as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    pub consumer: ConsumerId,
+    pub wave: i32,
+    /// The configs of the release that it is moved to.
+    pub configs: Vec<ConfigRef>,
+    /// Its pins before the release.
+    pub pins_before: Pins,
+    /// Its pod spec before the release, as a digest.
+    pub template_before: String,
+    /// How it did before the release.
+    pub health_before: Before,
+    /// Whether it changed its code in the same step.
+    pub has_joined: bool,
+    pub state: State,
+    /// When it last came closer to its goal.
+    pub progressed_at: Option<Timestamp>,
+    pub health: Counts,
+}
+
+/// How many pods of a consumer are where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    pub desired: u32,
+    pub updated: u32,
+    pub ready: u32,
+    pub failing: u32,
+    /// Restarts that had happened when the bake began.
+    pub restarts: u32,
+}
+
+impl From<&Health> for Counts {
+    fn from(health: &Health) -> Self {
+        let Health { desired, updated, ready, failing, restarts, verdict: _ } = health;
+        Self { desired: *desired, updated: *updated, ready: *ready, failing: *failing, restarts: *restarts }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Its wave has not come, or others roll before it.
+    Waiting,
+    /// About to be pinned.
+    Pinning,
+    Rolling,
+    /// It runs the new version and is well.
+    Ready,
+    /// Somebody changed its pins during the release: that counts until the next release.
+    LeftAlone,
+    Gone,
+    /// It is put back.
+    Restoring,
+    Restored,
+}
+
+impl State {
+    pub const ALL: [Self; 8] = [
+        Self::Waiting,
+        Self::Pinning,
+        Self::Rolling,
+        Self::Ready,
+        Self::LeftAlone,
+        Self::Gone,
+        Self::Restoring,
+        Self::Restored,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "Waiting",
+            Self::Pinning => "Pinning",
+            Self::Rolling => "Rolling",
+            Self::Ready => "Ready",
+            Self::LeftAlone => "LeftAlone",
+            Self::Gone => "Gone",
+            Self::Restoring => "Restoring",
+            Self::Restored => "Restored",
+        }
+    }
+}
+
+/// A consumer as it is seen now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    pub consumer: ConsumerId,
+    pub wave: i32,
+    pub pins: Pins,
+    /// Its pod spec, as a digest.
+    pub template: String,
+    /// The configs of the release that it references.
+    pub references: BTreeSet<ConfigRef>,
+    /// Those of them whose change concerns it: it uses a key that is different in the new version.
+    pub concerned: BTreeSet<ConfigRef>,
+    pub rollout: Rollout,
+    /// Its pods; new ones have the template's pins.
+    pub pods: Vec<PodHealth>,
+    /// Whether it can be stopped after a first batch.
+    pub can_gate: bool,
+    /// Whether it is stopped so right now.
+    pub is_gated: bool,
+}
+
+/// All that is known of one release.
+#[derive(Debug)]
+pub struct Observed<'a> {
+    pub release: &'a Release,
+    pub policy: &'a Policy,
+    pub members: &'a [Member],
+    /// What must end or pass before it may start.
+    pub blocked: Option<Block>,
+    /// The newer release that takes its place.
+    pub superseded_by: Option<&'a str>,
+    /// Whether its versions are the good ones already: it succeeded, but could not record that.
+    pub has_succeeded: bool,
+    /// Why its versions are held because of it, if they are: it gave up, but could not record that.
+    pub held: Option<&'a str>,
+    /// What an earlier release recorded whose place this one takes.
+    pub inherited: &'a [Record],
+    /// Whether the pods are known by now.
+    pub can_judge: bool,
+}
+
+/// What a release waits for before it starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Block {
+    /// Another release moves one of its consumers.
+    Release(String),
+    /// A consumer was rolled too often of late.
+    Storm { consumer: ConsumerId, until: Timestamp },
+    /// The whole cluster rolls too much at the moment.
+    Budget { until: Timestamp },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Its versions must not be tried again, and not be joined any more.
+    Hold { reason: String },
+    /// Its versions are the good ones from now on.
+    Succeed,
+    /// Give a consumer these pins.
+    Pin { consumer: ConsumerId, pins: Pins, gate: Gate },
+    /// Let the rest of a consumer's pods follow.
+    OpenGate { consumer: ConsumerId },
+}
+
+/// How far a consumer may roll on its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    Open,
+    FirstBatch(u32),
+}
+
+/// What to record, and what to do: `Hold` and `Succeed` before it is recorded, the rest after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    pub progress: Progress,
+    pub actions: Vec<Action>,
+    /// When to look again although nothing changed.
+    pub wake: Option<Timestamp>,
+}
+
+impl Release {
+    pub fn configs(&self) -> impl Iterator<Item = &ConfigRef> {
+        self.moves.iter().map(|step| &step.config)
+    }
+
+    /// The pins that a consumer has once it is moved.
+    fn target(&self, pins: &Pins, record: &Record) -> Pins {
+        let mut wanted = pins.clone();
+        for step in self.moves.iter().filter(|step| record.configs.contains(&step.config)) {
+            if step.from == step.to {
+                wanted.put(&step.config, record.pins_before.get(&step.config));
+            } else {
+                wanted.put(&step.config, Some(&Pin::Version(step.to.clone())));
+            }
+        }
+        wanted
+    }
+
+    /// The pins that a consumer has once it is put back. What was changed besides stays.
+    fn restored(pins: &Pins, record: &Record) -> Pins {
+        let mut wanted = pins.clone();
+        for config in &record.configs {
+            wanted.put(config, record.pins_before.get(config));
+        }
+        wanted
+    }
+}
+
+/// Whether a pod is of a template's newest generation, as far as the release is concerned.
+pub fn is_new_pod<'a>(pod: &Pins, template: &Pins, mut configs: impl Iterator<Item = &'a ConfigRef>) -> bool {
+    configs.all(|config| pod.get(config) == template.get(config))
+}

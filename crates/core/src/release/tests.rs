@@ -1,0 +1,525 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::ConfigKind;
+use crate::policy::{BatchSize, JoinedFailure};
+
+/// A cluster in which pods come up at once, and crash if they run a bad version.
+#[derive(Clone)]
+struct Cluster {
+    now: Timestamp,
+    policy: Policy,
+    release: Release,
+    members: Vec<Member>,
+    bad: BTreeSet<String>,
+    held: Option<String>,
+    succeeded: bool,
+    /// Every pin that was written: consumer and pins.
+    written: Vec<(String, String)>,
+    can_judge: bool,
+    blocked: Option<Block>,
+    superseded_by: Option<String>,
+    inherited: Vec<Record>,
+}
+
+fn app() -> ConfigRef {
+    ConfigRef::new(ConfigKind::ConfigMap, "app")
+}
+
+fn deployment(name: &str, wave: i32, pins: &str) -> Member {
+    Member {
+        consumer: ConsumerId { kind: "Deployment".into(), name: name.into() },
+        wave,
+        pins: pins.parse().unwrap(),
+        template: "code-1".into(),
+        references: [app()].into(),
+        concerned: [app()].into(),
+        rollout: Rollout {
+            is_observed: true,
+            desired: 3,
+            updated: 3,
+            ready: 3,
+            is_complete: true,
+            ..Rollout::default()
+        },
+        pods: Vec::new(),
+        can_gate: true,
+        is_gated: false,
+    }
+}
+
+impl Cluster {
+    fn new(members: Vec<Member>) -> Self {
+        Self {
+            now: Timestamp::from_second(1_000_000).unwrap(),
+            policy: Policy::default(),
+            release: Release {
+                name: "configmap-app-2".into(),
+                moves: vec![Move { config: app(), from: "app-1".into(), to: "app-2".into() }],
+                wishes: Wishes::default(),
+                progress: Progress::default(),
+            },
+            members,
+            bad: BTreeSet::new(),
+            held: None,
+            succeeded: false,
+            written: Vec::new(),
+            can_judge: true,
+            blocked: None,
+            superseded_by: None,
+            inherited: Vec::new(),
+        }
+    }
+
+    fn with_bad(mut self, version: &str) -> Self {
+        self.bad.insert(version.into());
+        self
+    }
+
+    fn observe(&self) -> Step {
+        let observed = Observed {
+            release: &self.release,
+            policy: &self.policy,
+            members: &self.members,
+            blocked: self.blocked.clone(),
+            superseded_by: self.superseded_by.as_deref(),
+            has_succeeded: self.succeeded,
+            held: self.held.as_deref(),
+            inherited: &self.inherited,
+            can_judge: self.can_judge,
+        };
+        step(&observed, self.now)
+    }
+
+    /// One step of the machine, performed; then the cluster does its part.
+    fn turn(&mut self) {
+        let step = self.observe();
+        self.release.progress = step.progress;
+        for action in step.actions {
+            self.perform(action);
+        }
+        self.roll();
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Hold { reason } => self.held = Some(reason),
+            Action::Succeed => self.succeeded = true,
+            Action::Pin { consumer, pins, gate } => {
+                self.written.push((consumer.name.clone(), pins.to_string()));
+                let member = self.members.iter_mut().find(|member| member.consumer == consumer).unwrap();
+                member.pins = pins;
+                member.is_gated = gate != Gate::Open;
+                member.rollout.updated = match gate {
+                    Gate::Open => 3,
+                    Gate::FirstBatch(size) => size,
+                };
+            }
+            Action::OpenGate { consumer } => {
+                let member = self.members.iter_mut().find(|member| member.consumer == consumer).unwrap();
+                member.is_gated = false;
+                member.rollout.updated = 3;
+            }
+        }
+    }
+
+    fn roll(&mut self) {
+        for member in &mut self.members {
+            let version = member.pins.get(&app()).map(ToString::to_string).unwrap_or_default();
+            let crashes = self.bad.contains(&version);
+            let updated = member.rollout.updated;
+            member.rollout.is_complete = updated == 3;
+            member.rollout.ready = if crashes { 3 - updated } else { 3 };
+            member.pods =
+                (0..updated).map(|index| pod(&format!("{}-{index}", member.consumer.name), crashes)).collect();
+        }
+    }
+
+    fn wait(&mut self, seconds: i64) {
+        self.now += SignedDuration::from_secs(seconds);
+    }
+
+    /// Turns with time passing, until it ends.
+    fn run(&mut self) -> Phase {
+        for _ in 0..200 {
+            self.turn();
+            if self.phase().has_ended() {
+                assert_eq!(self.observe().actions, [], "what has ended does nothing more");
+                return self.phase();
+            }
+            self.wait(5);
+        }
+        panic!("it never ended: {:?}", self.release.progress);
+    }
+
+    fn phase(&self) -> Phase {
+        self.release.progress.phase
+    }
+
+    fn pins(&self, name: &str) -> String {
+        self.members.iter().find(|member| member.consumer.name == name).unwrap().pins.to_string()
+    }
+}
+
+fn pod(name: &str, crashes: bool) -> PodHealth {
+    PodHealth {
+        name: name.into(),
+        is_new: true,
+        is_ready: !crashes,
+        since: None,
+        restarts: 0,
+        trouble: crashes.then(|| "CrashLoopBackOff".to_owned()),
+    }
+}
+
+const OLD: &str = "configmap/app=app-1";
+const NEW: &str = "configmap/app=app-2";
+
+#[test]
+fn a_good_version_is_pinned_baked_and_succeeds() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD), deployment("api", 0, "")]);
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Progressing);
+    assert_eq!(cluster.written, [], "what will be done is recorded first");
+    cluster.turn();
+    assert_eq!((cluster.pins("web").as_str(), cluster.pins("api").as_str()), (NEW, NEW));
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Baking);
+    cluster.wait(29);
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Baking);
+    cluster.wait(1);
+    cluster.turn();
+    assert!(cluster.succeeded && cluster.phase() == Phase::Succeeded);
+    assert_eq!(cluster.held, None);
+}
+
+#[test]
+fn a_bad_version_is_put_back_exactly_as_it_was_and_held() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD), deployment("api", 0, "")]).with_bad("app-2");
+    assert_eq!(cluster.run(), Phase::RolledBack);
+    assert_eq!((cluster.pins("web").as_str(), cluster.pins("api").as_str()), (OLD, ""));
+    assert!(cluster.held.unwrap().contains("CrashLoopBackOff"));
+    assert!(!cluster.succeeded);
+}
+
+#[test]
+fn a_later_wave_never_sees_a_bad_version() {
+    let mut cluster = Cluster::new(vec![deployment("first", 0, OLD), deployment("second", 1, OLD)]).with_bad("app-2");
+    assert_eq!(cluster.run(), Phase::RolledBack);
+    assert!(cluster.written.iter().all(|(name, _)| name == "first"), "{:?}", cluster.written);
+}
+
+#[test]
+fn waves_follow_one_another_after_their_bake() {
+    let mut cluster = Cluster::new(vec![deployment("second", 7, OLD), deployment("first", -1, OLD)]);
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    assert_eq!((cluster.phase(), cluster.pins("second").as_str()), (Phase::Baking, OLD));
+    assert_eq!(cluster.run(), Phase::Succeeded);
+    assert_eq!(cluster.written.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["first", "second"]);
+}
+
+#[test]
+fn a_canary_stops_after_the_first_batch_until_it_has_baked() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.policy.canary = Some(BatchSize::Pods(1));
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    assert_eq!(cluster.phase(), Phase::Baking);
+    assert!(cluster.members[0].is_gated && cluster.members[0].rollout.updated == 1);
+    cluster.wait(30);
+    cluster.turn();
+    cluster.turn();
+    assert!(!cluster.members[0].is_gated && cluster.members[0].rollout.updated == 3);
+    assert_eq!(cluster.run(), Phase::Succeeded);
+}
+
+#[test]
+fn a_bad_canary_is_put_back_and_its_gate_opened() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]).with_bad("app-2");
+    cluster.policy.canary = Some(BatchSize::Percent(30));
+    assert_eq!(cluster.run(), Phase::RolledBack);
+    assert!(!cluster.members[0].is_gated);
+    assert_eq!(cluster.pins("web"), OLD);
+}
+
+#[test]
+fn a_consumer_that_changed_its_code_in_the_same_step_is_left_to_a_person() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, NEW), deployment("api", 0, OLD)]).with_bad("app-2");
+    cluster.roll();
+    assert_eq!(cluster.run(), Phase::Failed);
+    assert_eq!((cluster.pins("web").as_str(), cluster.pins("api").as_str()), (NEW, OLD));
+    assert!(cluster.held.as_ref().unwrap().contains("kubectl rollout undo deployment/web"), "{:?}", cluster.held);
+}
+
+#[test]
+fn rolling_back_only_the_config_of_a_joined_consumer_is_a_choice() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, NEW)]).with_bad("app-2");
+    cluster.policy.joining.on_failure = JoinedFailure::RollBackConfig;
+    cluster.roll();
+    assert_eq!(cluster.run(), Phase::RolledBack);
+    assert_eq!(cluster.pins("web"), OLD);
+}
+
+#[test]
+fn a_workload_that_comes_during_the_release_is_part_of_it() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.turn();
+    cluster.turn();
+    cluster.members.push(deployment("late", 0, OLD));
+    assert_eq!(cluster.run(), Phase::Succeeded);
+    assert_eq!(cluster.pins("late"), NEW);
+}
+
+#[test]
+fn somebody_who_undoes_a_consumer_is_respected() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD), deployment("api", 0, OLD)]);
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    cluster.members[0].pins = OLD.parse().unwrap();
+    assert_eq!(cluster.run(), Phase::Succeeded);
+    assert_eq!((cluster.pins("web").as_str(), cluster.pins("api").as_str()), (OLD, NEW));
+}
+
+#[test]
+fn what_stands_still_fails_at_its_deadline() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.policy.progress_deadline = Duration::from_secs(60);
+    cluster.turn();
+    cluster.turn();
+    cluster.members[0].rollout.ready = 1;
+    for _ in 0..2 {
+        let step = cluster.observe();
+        cluster.release.progress = step.progress;
+        cluster.wait(61);
+    }
+    assert_eq!(cluster.phase(), Phase::RollingBack);
+    assert!(cluster.release.progress.reason.contains("no progress for 60 s"), "{}", cluster.release.progress.reason);
+}
+
+#[test]
+fn a_crash_during_the_bake_fails_it() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    assert_eq!(cluster.phase(), Phase::Baking);
+    cluster.wait(20);
+    cluster.members[0].pods[0].restarts = 1;
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::RollingBack);
+    assert_eq!(cluster.run(), Phase::RolledBack);
+}
+
+#[test]
+fn steering() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.release.wishes.paused = true;
+    cluster.turn();
+    assert_eq!((cluster.phase(), cluster.written.len()), (Phase::Paused, 0));
+    cluster.release.wishes.paused = false;
+    cluster.turn();
+    cluster.turn();
+    cluster.release.wishes.paused = true;
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Paused);
+    (cluster.release.wishes.paused, cluster.release.wishes.promote) = (false, true);
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Succeeded, "promoted: nothing bakes");
+
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.turn();
+    cluster.turn();
+    cluster.release.wishes.abort = true;
+    assert_eq!(cluster.run(), Phase::Aborted);
+    assert_eq!(cluster.pins("web"), OLD);
+    assert!(cluster.held.is_some());
+}
+
+#[test]
+fn what_it_waits_for_has_a_name() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.blocked = Some(Block::Release("configmap-other-1".into()));
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Pending);
+    assert!(cluster.release.progress.reason.contains("configmap-other-1"));
+    cluster.blocked = None;
+    assert_eq!(cluster.run(), Phase::Succeeded);
+}
+
+#[test]
+fn a_newer_release_takes_over_and_still_knows_the_way_back() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, "")]);
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    cluster.superseded_by = Some("configmap-app-3".into());
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Superseded);
+    assert_eq!(cluster.pins("web"), NEW, "the newer release moves it on");
+
+    let mut newer = Cluster::new(cluster.members.clone()).with_bad("app-3");
+    newer.release.moves[0].to = "app-3".into();
+    newer.inherited.clone_from(&cluster.release.progress.consumers);
+    assert_eq!(newer.run(), Phase::RolledBack);
+    assert_eq!(newer.pins("web"), "", "as it was before the first of the two");
+}
+
+#[test]
+fn a_change_that_is_taken_back_puts_consumers_back_as_they_were() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, "")]);
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    let mut back = Cluster::new(cluster.members.clone());
+    back.release.moves[0].to = "app-1".into();
+    back.inherited.clone_from(&cluster.release.progress.consumers);
+    assert_eq!(back.run(), Phase::Succeeded);
+    assert_eq!(back.pins("web"), "");
+    let mut never = Cluster::new(vec![deployment("web", 0, "")]);
+    never.release.moves[0].to = "app-1".into();
+    assert_eq!(never.run(), Phase::Superseded);
+}
+
+#[test]
+fn at_most_so_many_consumers_roll_at_once() {
+    let mut cluster = Cluster::new(vec![deployment("a", 0, OLD), deployment("b", 0, OLD), deployment("c", 0, OLD)]);
+    cluster.policy.max_parallel = Some(1);
+    cluster.turn();
+    cluster.turn();
+    assert_eq!(cluster.written.len(), 1);
+    assert_eq!(cluster.run(), Phase::Succeeded);
+    assert_eq!(cluster.written.len(), 3);
+}
+
+/// What may happen between two steps.
+#[derive(Debug, Clone)]
+enum Happening {
+    Nothing,
+    Seconds(i64),
+    /// The operator dies after it recorded a step, before it performed it.
+    DiesBeforeActions,
+    /// It dies after it acted, before it recorded.
+    DiesBeforeRecord,
+    Undo(usize),
+    Join(usize),
+    Delete(usize),
+    Abort,
+    Pause(bool),
+    Promote,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        6 => Just(Happening::Nothing),
+        4 => (1..40_i64).prop_map(Happening::Seconds),
+        2 => Just(Happening::DiesBeforeActions),
+        2 => Just(Happening::DiesBeforeRecord),
+        1 => (0..4_usize).prop_map(Happening::Undo),
+        1 => (0..4_usize).prop_map(Happening::Join),
+        1 => (0..4_usize).prop_map(Happening::Delete),
+        1 => Just(Happening::Abort),
+        1 => any::<bool>().prop_map(Happening::Pause),
+        1 => Just(Happening::Promote),
+    ]
+}
+
+fn happen(cluster: &mut Cluster, happening: &Happening, touched: &mut BTreeMap<String, bool>) {
+    let name = |cluster: &Cluster, index: usize| cluster.members.get(index).map(|member| member.consumer.name.clone());
+    match happening {
+        Happening::Nothing => cluster.turn(),
+        Happening::Seconds(seconds) => cluster.wait(*seconds),
+        Happening::DiesBeforeActions => {
+            let step = cluster.observe();
+            for action in
+                step.actions.into_iter().filter(|action| matches!(action, Action::Hold { .. } | Action::Succeed))
+            {
+                cluster.perform(action);
+            }
+            cluster.release.progress = step.progress;
+        }
+        Happening::DiesBeforeRecord => {
+            for action in cluster.observe().actions {
+                if matches!(action, Action::Hold { .. } | Action::Succeed) {
+                    cluster.perform(action);
+                }
+            }
+        }
+        Happening::Undo(index) => {
+            if let Some(name) = name(cluster, *index) {
+                cluster.members[*index].pins = OLD.parse().unwrap();
+                cluster.roll();
+                touched.insert(name, true);
+            }
+        }
+        Happening::Join(index) => {
+            if let Some(name) = name(cluster, *index).filter(|_| cluster.held.is_none()) {
+                cluster.members[*index].pins = NEW.parse().unwrap();
+                cluster.members[*index].template = "code-2".into();
+                cluster.roll();
+                touched.insert(name, true);
+            }
+        }
+        Happening::Delete(index) => {
+            if *index < cluster.members.len() && cluster.members.len() > 1 {
+                cluster.members.remove(*index);
+            }
+        }
+        Happening::Abort => cluster.release.wishes.abort = true,
+        Happening::Pause(paused) => cluster.release.wishes.paused = *paused,
+        Happening::Promote => cluster.release.wishes.promote = true,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_it_ends_and_the_end_is_right(
+        waves in proptest::collection::vec(0..3_i32, 1..4),
+        is_bad in any::<bool>(),
+        canary in any::<bool>(),
+        happenings in proptest::collection::vec(happening(), 0..40),
+    ) {
+        let members = waves.iter().enumerate().map(|(index, wave)| deployment(&format!("d{index}"), *wave, OLD)).collect();
+        let mut cluster = Cluster::new(members);
+        if is_bad {
+            cluster.bad.insert("app-2".into());
+        }
+        cluster.policy.canary = canary.then_some(BatchSize::Pods(1));
+        let mut touched = BTreeMap::new();
+        let mut written_when_held = None;
+        for happening in &happenings {
+            happen(&mut cluster, happening, &mut touched);
+            if cluster.held.is_some() && written_when_held.is_none() {
+                written_when_held = Some(cluster.written.len());
+            }
+        }
+        cluster.release.wishes.paused = false;
+        let end = cluster.run();
+        prop_assert!(end.has_ended());
+        prop_assert_eq!(cluster.succeeded, end == Phase::Succeeded);
+        prop_assert_eq!(cluster.held.is_some(), end != Phase::Succeeded);
+        if let Some(count) = written_when_held {
+            let after = &cluster.written[count..];
+            prop_assert!(after.iter().all(|(_, pins)| pins != NEW), "pinned although held: {after:?}");
+        }
+        for member in &cluster.members {
+            let is_touched = touched.contains_key(&member.consumer.name);
+            let expected = if end == Phase::Succeeded { NEW } else { OLD };
+            prop_assert!(is_touched || member.pins.to_string() == expected, "{}: {} after {end}", member.consumer, member.pins);
+            prop_assert!(!member.is_gated || is_touched, "{} is still gated after {end}", member.consumer);
+        }
+        let again = cluster.observe();
+        prop_assert_eq!(again.actions, vec![]);
+        prop_assert_eq!(again.progress, cluster.release.progress.clone());
+    }
+}
