@@ -380,7 +380,12 @@ impl Namespace {
                 None => self.announced.remove(config),
             };
         }
-        Todo { retention: configs.clone(), configs, ..Todo::default() }
+        let has_slipped =
+            |config: &ConfigRef, fact: &WorkloadFact| fact.can_change && fact.slipped.get(config).is_some();
+        let consumers = configs.iter().flat_map(|config| {
+            self.users_of(config).filter(|(_, fact)| has_slipped(config, fact)).map(|(key, _)| key.clone())
+        });
+        Todo { consumers: consumers.collect(), retention: configs.clone(), configs }
     }
 
     fn apply_namespace(&mut self, fact: NamespaceFact) -> Todo {
@@ -496,6 +501,7 @@ mod tests {
     use kube::core::DynamicObject;
     use lockstep_api::{PinTable, PinTableSpec};
     use lockstep_core::names;
+    use lockstep_core::template::Carrier;
     use serde_json::json;
 
     use super::*;
@@ -523,6 +529,7 @@ mod tests {
     struct Cluster {
         index: Index,
         version: u64,
+        carrier: Carrier,
     }
 
     impl Cluster {
@@ -556,6 +563,7 @@ mod tests {
             annotations: &[(&str, &str)],
         ) -> Vec<Work> {
             let (place, kind) = kind(of);
+            let kind = kind.carried_by(self.carrier);
             let template = json!({
                 "metadata": {"annotations": {names::PINS: pins}},
                 "spec": {"volumes": [{"configMap": {"name": uses}}]},
@@ -638,6 +646,22 @@ mod tests {
         let (place, _) = kind("Deployment");
         let web = WorkloadId { namespace: "shop".into(), workload: WorkloadKey { kind: place, name: "web".into() } };
         assert_eq!(cluster.index.workload(&web).unwrap().pins.to_string(), "configmap/app=app-2");
+    }
+
+    #[test]
+    fn a_version_that_slipped_makes_work_and_is_put_back_or_becomes_current() {
+        let mut cluster = Cluster { carrier: Carrier::References, ..Cluster::default() };
+        let (place, _) = kind("Deployment");
+        let web = WorkloadId { namespace: "shop".into(), workload: WorkloadKey { kind: place, name: "web".into() } };
+        let work = cluster.workload("Deployment", "web", "app-1", "configmap/app=app-1", &[]);
+        assert_eq!(work, [], "its reference names its version");
+        let work = cluster.workload("Deployment", "web", "app", "configmap/app=app-1", &[]);
+        assert_eq!(work, [Work::Consumer(web.clone())]);
+        let fact = cluster.index.workload(&web).unwrap().clone();
+        assert!(fact.pins.is_empty() && fact.needs(&config("app")).is_some());
+        assert!(cluster.index.settled_pins("shop", &fact).is_empty(), "nobody put it under our care");
+        assert!(cluster.table(&[("app", "app-2")]).contains(&Work::Consumer(web)));
+        assert_eq!(cluster.index.settled_pins("shop", &fact).to_string(), "configmap/app=app-2", "app-1 is gone");
     }
 
     #[test]
