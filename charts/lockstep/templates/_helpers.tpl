@@ -20,17 +20,32 @@ system:serviceaccount:{{ .Release.Namespace }}:lockstep
 {{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}true{{ end }}
 {{- end }}
 
-{{- /* What rewrites pods and pins workloads: `policy` or `webhook`. */}}
+{{- /* Whether the API server evaluates validating policies: from Kubernetes 1.30 on. */}}
+{{- define "lockstep.servesValidatingPolicies" -}}
+{{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}true{{ end }}
+{{- end }}
+
+{{- /* What brings versions into pods: `policy`, `webhook` or `template`. */}}
 {{- define "lockstep.admissionMode" -}}
 {{- $mode := .Values.admission.mode }}
 {{- if eq $mode "auto" }}{{ ternary "policy" "webhook" (eq (include "lockstep.servesPolicies" .) "true") }}
-{{- else if has $mode (list "policy" "webhook") }}{{ $mode }}
-{{- else if eq $mode "template" }}{{ fail "admission.mode: template is not available yet: choose auto, policy or webhook" }}
-{{- else }}{{ fail (printf "admission.mode: there is no %q: choose auto, policy or webhook" $mode) }}
+{{- else if and (eq $mode "template") .Values.configWebhook.enabled }}{{ fail "configWebhook.enabled: with admission.mode=template no webhook is installed, and no workload joins a release: turn it off" }}
+{{- else if has $mode (list "policy" "webhook" "template") }}{{ $mode }}
+{{- else }}{{ fail (printf "admission.mode: there is no %q: choose auto, policy, webhook or template" $mode) }}
 {{- end }}
 {{- end }}
 
 {{- /* Whether the operator answers the API server itself. */}}
 {{- define "lockstep.servesWebhooks" -}}
 {{- if or (eq (include "lockstep.admissionMode" .) "webhook") .Values.configWebhook.enabled }}true{{ end }}
+{{- end }}
+
+{{- /* Where the policies apply: where Lockstep works, and nowhere else. Part of a binding. */}}
+{{- define "lockstep.bindingScope" }}
+{{- with .Values.namespaces }}
+  matchResources:
+    namespaceSelector:
+      matchExpressions:
+      - {key: kubernetes.io/metadata.name, operator: In, values: {{ toJson . }}}
+{{- end }}
 {{- end }}

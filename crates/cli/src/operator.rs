@@ -28,7 +28,8 @@ pub(crate) struct Flags {
     /// Where to serve /healthz, /readyz and /metrics
     #[arg(long, env = "LOCKSTEP_LISTEN", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
-    /// What rewrites pods and pins workloads: the API server by the chart's policies, or this process as a webhook
+    /// What brings versions into pods: the API server by the chart's policies, this process as a webhook, or their names in the
+    /// template itself
     #[arg(long, env = "LOCKSTEP_ADMISSION", value_enum, default_value_t = Admission::Policy)]
     admission: Admission,
     /// Enter changes of configs into the pin table before their write returns: the chart's `configWebhook.enabled`
@@ -47,6 +48,7 @@ pub(crate) struct Flags {
 enum Admission {
     Policy,
     Webhook,
+    Template,
 }
 
 impl From<Admission> for admission::Mode {
@@ -54,6 +56,7 @@ impl From<Admission> for admission::Mode {
         match admission {
             Admission::Policy => Self::Policy,
             Admission::Webhook => Self::Webhook,
+            Admission::Template => Self::Template,
         }
     }
 }

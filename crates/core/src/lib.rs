@@ -13,6 +13,7 @@ pub mod release;
 pub mod retention;
 pub mod storm;
 pub mod table;
+pub mod template;
 pub mod version;
 
 pub use config::{ConfigKind, ConfigRef};

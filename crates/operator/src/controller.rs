@@ -14,6 +14,7 @@ use crate::execute::{ANNOUNCEMENT, ConfigOutcome, ExecuteError, Executor, Writte
 use crate::facts::Key;
 use crate::index::{ConfigId, Index, Watched, Work, WorkloadId};
 use crate::metrics::Metrics;
+use crate::put_backs::PutBacks;
 use crate::watch::{Scope, WatchEvent, What};
 
 /// How much is done at the same time.
@@ -33,6 +34,7 @@ pub struct Controller {
     index: Index,
     queue: crate::queue::Queue<Work>,
     failures: HashMap<Work, u32>,
+    put_backs: PutBacks,
     listings: HashMap<(Watched, Scope), HashSet<Key>>,
     /// The watches that have not yet said all that there is.
     unlisted: HashSet<(Watched, Scope)>,
@@ -58,6 +60,7 @@ impl Controller {
             index: Index::default(),
             queue: crate::queue::Queue::default(),
             failures: HashMap::new(),
+            put_backs: PutBacks::default(),
             listings: HashMap::new(),
             unlisted: watches,
         }
@@ -136,7 +139,11 @@ impl Controller {
         let now = Instant::now();
         for work in work {
             match &work {
-                Work::Config(_) | Work::Consumer(_) => self.queue.push(work, now, delay),
+                Work::Config(_) => self.queue.push(work, now, delay),
+                Work::Consumer(id) => {
+                    let delay = self.put_backs.wait(id, self.settle);
+                    self.queue.push(work, now, delay);
+                }
                 Work::Retention(_) => self.queue.settle(work, now, RETENTION_DELAY),
             }
         }
@@ -165,7 +172,17 @@ impl Controller {
             Work::Consumer(id) => {
                 let Some(fact) = self.index.workload(id).filter(|fact| fact.can_change).cloned() else { return false };
                 let releasing = |config: &_| self.index.releasing(&id.namespace, config);
-                let Some(pins) = consumer_pins(&fact.pins, &fact.references, releasing) else { return false };
+                let settled = self.index.settled_pins(&id.namespace, &fact);
+                let released = consumer_pins(&settled, &fact.references, releasing);
+                let put_back = (settled != fact.pins).then_some(settled);
+                if put_back.is_some() && self.put_backs.note(id, Instant::now()) {
+                    tracing::warn!(
+                        namespace = id.namespace,
+                        workload = id.workload.name,
+                        "somebody writes plain names over the versions in its template again and again, each time a rollout: let that tool leave the references alone, or use admission.mode policy or webhook"
+                    );
+                }
+                let Some(pins) = released.or(put_back) else { return false };
                 let id = id.clone();
                 running.spawn(async move {
                     let written = executor.pin(&id, &fact, &pins).await;

@@ -12,6 +12,7 @@ use lockstep_api::{
 };
 use lockstep_core::plan::{Action, ConsumerPin, Managed, Observed, Source, plan};
 use lockstep_core::retention::{Change, DEFAULT_RETAIN, retain};
+use lockstep_core::template::{Carrier, with_pins};
 use lockstep_core::{ConfigKind, DigestKey, Entry, Pins, Version, names};
 use serde_json::json;
 
@@ -371,11 +372,21 @@ impl Executor {
     ) -> Result<Option<Written>, ExecuteError> {
         let kind = &self.kinds[id.workload.kind];
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &id.namespace, &kind.resource);
-        let mut patch = kind.wrap(json!({"metadata": {"annotations": {names::PINS: pins.to_string()}}}));
+        let doing = || format!("pin {} {} in {}", kind.resource.kind, id.workload.name, id.namespace);
+        let annotation = json!({"metadata": {"annotations": {names::PINS: pins.to_string()}}});
+        let mut patch = match kind.carrier {
+            Carrier::Annotation if !fact.names_versions => kind.wrap(annotation),
+            _ => {
+                let object = api.get(&id.workload.name).await.doing(doing)?;
+                let Some(template) = kind.template_of(&object.data) else { return Ok(None) };
+                // Lists are replaced as a whole; whoever changed them meanwhile has another resource version.
+                let written = with_pins(template, pins, kind.carrier);
+                kind.wrap(json!({"metadata": annotation["metadata"], "spec": written["spec"]}))
+            }
+        };
         patch["metadata"] = json!({"resourceVersion": fact.resource_version.0.to_string()});
         let written = api.patch(&id.workload.name, &patch_params(), &Patch::Merge(patch)).await;
-        let object =
-            written.doing(|| format!("pin {} {} in {}", kind.resource.kind, id.workload.name, id.namespace))?;
+        let object = written.doing(doing)?;
         let fact = WorkloadFact::read(kind, &object).map(Fact::Workload);
         Ok(fact.map(|fact| Written {
             watched: Watched::Workload(id.workload.kind),

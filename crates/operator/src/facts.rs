@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::core::DynamicObject;
 use lockstep_api::{PinTable, VersionedConfig};
-use lockstep_core::references::content_configs;
-use lockstep_core::{ConfigKind, ConfigRef, Entry, Pins, Table, Version, names};
-use serde_json::Value;
+use lockstep_core::template::{Uses, uses};
+use lockstep_core::{ConfigKind, ConfigRef, Entry, Pin, Pins, Table, Version, names};
 
 use crate::kinds::{Part, WorkloadKind};
 
@@ -120,13 +119,19 @@ pub struct WorkloadFact {
     pub is_holder: bool,
     pub is_auto: bool,
     pub references: Vec<ConfigRef>,
+    /// What its pods run. In template mode only what the references really name.
     pub pins: Pins,
+    /// What they are to run again: the annotation says so, and somebody wrote the config's name over it.
+    pub slipped: Pins,
+    /// Whether its references name versions.
+    pub names_versions: bool,
 }
 
 impl WorkloadFact {
     /// None if the object has no template: a Rollout that takes a Deployment's.
     pub fn read(kind: &WorkloadKind, object: &DynamicObject) -> Option<Self> {
-        let template = kind.template.iter().try_fold(&object.data, |value, step| value.get(step))?;
+        let template = kind.template_of(&object.data)?;
+        let Uses { configs, pins, slipped, names_versions } = uses(template, kind.carrier);
         let is_made = object.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true));
         let can_be_made = kind.part != Part::Workload;
         let is_consumer = kind.part != Part::Record && !(can_be_made && is_made);
@@ -137,9 +142,16 @@ impl WorkloadFact {
             can_change: is_consumer && kind.part != Part::Fixed,
             is_holder: kind.part != Part::Workload,
             is_auto: annotation(&object.metadata, names::AUTO) == Some(names::ON),
-            references: content_configs(&template["spec"]),
-            pins: pins(template),
+            references: configs,
+            pins,
+            slipped,
+            names_versions,
         })
+    }
+
+    /// The version that this template needs, also if it has to be put back first.
+    pub fn needs(&self, config: &ConfigRef) -> Option<&Pin> {
+        self.pins.get(config).or_else(|| self.slipped.get(config))
     }
 }
 
@@ -152,10 +164,6 @@ fn owner_reference(kind: &WorkloadKind, meta: &ObjectMeta) -> OwnerReference {
         controller: Some(false),
         block_owner_deletion: Some(false),
     }
-}
-
-fn pins(template: &Value) -> Pins {
-    Pins::read(template["metadata"]["annotations"][names::PINS].as_str().unwrap_or_default())
 }
 
 /// A VersionedConfig.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use lockstep_core::plan::ConsumerPin;
 use lockstep_core::retention::Holding;
-use lockstep_core::{ConfigKind, ConfigRef, Digest, Entry, Pin};
+use lockstep_core::{ConfigKind, ConfigRef, Digest, Entry, Pin, Pins, template};
 use tokio::time::Instant;
 
 use crate::facts::{
@@ -207,6 +207,20 @@ impl Index {
         self.namespaces.get(&id.namespace)?.workloads.get(&id.workload)
     }
 
+    /// What a workload's pods are to run as long as nothing is released: what it has, and what slipped.
+    pub fn settled_pins(&self, namespace: &str, fact: &WorkloadFact) -> Pins {
+        let mut pins = fact.pins.clone();
+        let Some(namespace) = self.namespaces.get(namespace) else { return pins };
+        let exists = |config: &ConfigRef, object: &str| {
+            namespace.versions.get(config).is_some_and(|versions| versions.contains_key(object))
+        };
+        let current = |config: &ConfigRef| namespace.table.as_ref()?.table.get(config)?.current.as_deref();
+        for (config, pin) in template::put_back(&fact.slipped, exists, current).iter() {
+            pins.set(config.clone(), pin.clone());
+        }
+        pins
+    }
+
     /// The version of a config that is being released and that not every consumer may have yet.
     pub fn releasing(&self, namespace: &str, config: &ConfigRef) -> Option<&str> {
         let namespace = self.namespaces.get(namespace)?;
@@ -220,6 +234,7 @@ impl Index {
 #[derive(Debug, Default)]
 struct Todo {
     configs: BTreeSet<ConfigRef>,
+    consumers: BTreeSet<WorkloadKey>,
     retention: BTreeSet<ConfigRef>,
 }
 
@@ -231,7 +246,12 @@ impl Todo {
     fn within(self, namespace: &str) -> Vec<Work> {
         let id = |config| ConfigId { namespace: namespace.to_owned(), config };
         let configs = self.configs.into_iter().map(|config| Work::Config(id(config)));
-        configs.chain(self.retention.into_iter().map(|config| Work::Retention(id(config)))).collect()
+        let consumers = self
+            .consumers
+            .into_iter()
+            .map(|workload| Work::Consumer(WorkloadId { namespace: namespace.to_owned(), workload }));
+        let retention = self.retention.into_iter().map(|config| Work::Retention(id(config)));
+        configs.chain(consumers).chain(retention).collect()
     }
 }
 
@@ -283,7 +303,7 @@ impl Namespace {
                 let config = fact.config.clone();
                 self.version_sources.insert((kind, name.to_owned()), config.clone());
                 self.versions.entry(config.clone()).or_default().insert(name.to_owned(), fact);
-                Todo { configs: [config.clone()].into(), retention: [config].into() }
+                Todo { configs: [config.clone()].into(), retention: [config].into(), ..Todo::default() }
             }
         }
     }
@@ -305,6 +325,7 @@ impl Namespace {
     fn apply_workload(&mut self, kind: usize, name: &str, fact: Option<WorkloadFact>) -> Todo {
         let key = WorkloadKey { kind, name: name.to_owned() };
         let is_holder = fact.as_ref().is_some_and(|fact| fact.is_holder);
+        let has_slipped = fact.as_ref().is_some_and(|fact| fact.can_change && !fact.slipped.is_empty());
         let mut concerned: BTreeSet<ConfigRef> = fact.iter().flat_map(|fact| fact.references.iter().cloned()).collect();
         for config in &concerned {
             self.users.entry(config.clone()).or_default().insert(key.clone());
@@ -320,7 +341,7 @@ impl Namespace {
         }
         concerned.retain(|config| self.is_ours(config));
         let retention = if is_holder { concerned.clone() } else { BTreeSet::new() };
-        Todo { configs: concerned, retention }
+        Todo { configs: concerned, consumers: has_slipped.then_some(key).into_iter().collect(), retention }
     }
 
     fn forget_user(&mut self, config: &ConfigRef, key: &WorkloadKey) {
@@ -336,7 +357,7 @@ impl Namespace {
         let config = fact.config.clone();
         self.managed_names.insert(name.to_owned(), config.clone());
         self.managed.insert(config.clone(), fact);
-        Todo { configs: [config.clone()].into(), retention: [config].into() }
+        Todo { configs: [config.clone()].into(), retention: [config].into(), ..Todo::default() }
     }
 
     fn remove_managed(&mut self, name: &str) -> Todo {
@@ -359,7 +380,12 @@ impl Namespace {
                 None => self.announced.remove(config),
             };
         }
-        Todo { retention: configs.clone(), configs }
+        let has_slipped =
+            |config: &ConfigRef, fact: &WorkloadFact| fact.can_change && fact.slipped.get(config).is_some();
+        let consumers = configs.iter().flat_map(|config| {
+            self.users_of(config).filter(|(_, fact)| has_slipped(config, fact)).map(|(key, _)| key.clone())
+        });
+        Todo { consumers: consumers.collect(), retention: configs.clone(), configs }
     }
 
     fn apply_namespace(&mut self, fact: NamespaceFact) -> Todo {
@@ -436,7 +462,7 @@ impl Namespace {
         let versions: Vec<VersionFact> =
             self.versions.get(config).into_iter().flat_map(|all| all.values().cloned()).collect();
         let all: Vec<&WorkloadFact> = self.users_of(config).map(|(_, fact)| fact).collect();
-        let runs = |fact: &WorkloadFact| match fact.pins.get(config) {
+        let runs = |fact: &WorkloadFact| match fact.needs(config) {
             Some(Pin::Version(object)) => Some(object.clone()),
             Some(Pin::Live) => entry.current.clone(),
             None => entry.baseline.clone(),
@@ -475,6 +501,7 @@ mod tests {
     use kube::core::DynamicObject;
     use lockstep_api::{PinTable, PinTableSpec};
     use lockstep_core::names;
+    use lockstep_core::template::Carrier;
     use serde_json::json;
 
     use super::*;
@@ -502,6 +529,7 @@ mod tests {
     struct Cluster {
         index: Index,
         version: u64,
+        carrier: Carrier,
     }
 
     impl Cluster {
@@ -535,6 +563,7 @@ mod tests {
             annotations: &[(&str, &str)],
         ) -> Vec<Work> {
             let (place, kind) = kind(of);
+            let kind = kind.carried_by(self.carrier);
             let template = json!({
                 "metadata": {"annotations": {names::PINS: pins}},
                 "spec": {"volumes": [{"configMap": {"name": uses}}]},
@@ -617,6 +646,22 @@ mod tests {
         let (place, _) = kind("Deployment");
         let web = WorkloadId { namespace: "shop".into(), workload: WorkloadKey { kind: place, name: "web".into() } };
         assert_eq!(cluster.index.workload(&web).unwrap().pins.to_string(), "configmap/app=app-2");
+    }
+
+    #[test]
+    fn a_version_that_slipped_makes_work_and_is_put_back_or_becomes_current() {
+        let mut cluster = Cluster { carrier: Carrier::References, ..Cluster::default() };
+        let (place, _) = kind("Deployment");
+        let web = WorkloadId { namespace: "shop".into(), workload: WorkloadKey { kind: place, name: "web".into() } };
+        let work = cluster.workload("Deployment", "web", "app-1", "configmap/app=app-1", &[]);
+        assert_eq!(work, [], "its reference names its version");
+        let work = cluster.workload("Deployment", "web", "app", "configmap/app=app-1", &[]);
+        assert_eq!(work, [Work::Consumer(web.clone())]);
+        let fact = cluster.index.workload(&web).unwrap().clone();
+        assert!(fact.pins.is_empty() && fact.needs(&config("app")).is_some());
+        assert!(cluster.index.settled_pins("shop", &fact).is_empty(), "nobody put it under our care");
+        assert!(cluster.table(&[("app", "app-2")]).contains(&Work::Consumer(web)));
+        assert_eq!(cluster.index.settled_pins("shop", &fact).to_string(), "configmap/app=app-2", "app-1 is gone");
     }
 
     #[test]

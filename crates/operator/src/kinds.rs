@@ -1,6 +1,7 @@
 //! The kinds that make pods from a template, and where each has it.
 
 use kube::core::{ApiResource, GroupVersionKind};
+use lockstep_core::template::Carrier;
 
 /// What a kind's objects are to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,18 +24,30 @@ pub struct WorkloadKind {
     pub part: Part,
     /// Kinds from elsewhere are watched only where they are installed.
     pub optional: bool,
+    /// What brings versions into the pods of its objects.
+    pub carrier: Carrier,
 }
 
 impl WorkloadKind {
     fn new(group: &str, version: &str, kind: &str, plural: &str, template: &str, part: Part) -> Self {
         let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
         let template = template.split('.').map(str::to_owned).collect();
-        Self { resource, template, part, optional: false }
+        Self { resource, template, part, optional: false, carrier: Carrier::default() }
     }
 
     /// A kind that the user configures.
     pub fn custom(group: &str, version: &str, kind: &str, plural: &str, template: &str) -> Self {
         Self { optional: true, ..Self::new(group, version, kind, plural, template, Part::SelfMaking) }
+    }
+
+    #[must_use]
+    pub fn carried_by(self, carrier: Carrier) -> Self {
+        Self { carrier, ..self }
+    }
+
+    /// The pod template of an object; a Rollout that takes a Deployment's has none.
+    pub fn template_of<'a>(&self, object: &'a serde_json::Value) -> Option<&'a serde_json::Value> {
+        self.template.iter().try_fold(object, |value, step| value.get(step))
     }
 
     /// `{"spec": {"template": inner}}`, for a patch.

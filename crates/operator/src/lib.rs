@@ -13,6 +13,7 @@ mod index;
 pub mod kinds;
 mod leader;
 mod metrics;
+mod put_backs;
 mod queue;
 mod server;
 mod tables;
@@ -66,6 +67,7 @@ impl Options {
 /// Runs until it is told to stop, or may not go on.
 pub async fn run(client: Client, options: Options) -> Result<()> {
     let metrics = Arc::new(Metrics::default());
+    metrics.admission(options.admission.mode.name());
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (namespace, me) = (options.own_namespace.clone(), options.identity.clone());
@@ -108,7 +110,9 @@ async fn lead(client: Client, options: Options, metrics: Arc<Metrics>) -> Result
 async fn work(client: Client, options: Options, metrics: Arc<Metrics>) -> Result<()> {
     let digest_key = digest_key::ensure(client.clone(), &options.own_namespace).await?;
     let scopes = options.scopes();
-    let kinds = served_kinds(&client, options.kinds).await?;
+    let carrier = options.admission.mode.carrier();
+    let kinds = options.kinds.into_iter().map(|kind| kind.carried_by(carrier)).collect();
+    let kinds = served_kinds(&client, kinds).await?;
     let events = watch::everything(&client, &scopes, &kinds);
     let watches = watches(&scopes, kinds.len());
     let reporter = Reporter { controller: names::FIELD_MANAGER.to_owned(), instance: Some(options.identity) };

@@ -2,6 +2,7 @@
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
@@ -15,6 +16,7 @@ pub struct Metrics {
     queued_work: Gauge,
     is_leader: Gauge,
     is_synced: Gauge,
+    admission_mode: Family<[(&'static str, &'static str); 1], Gauge>,
 }
 
 impl Default for Metrics {
@@ -29,6 +31,7 @@ impl Default for Metrics {
             queued_work: Gauge::default(),
             is_leader: Gauge::default(),
             is_synced: Gauge::default(),
+            admission_mode: Family::default(),
         };
         metrics.register();
         metrics
@@ -46,6 +49,7 @@ impl Metrics {
         registry.register("queued_work", "Work that waits or is being done", self.queued_work.clone());
         registry.register("leader", "Whether this replica does the work", self.is_leader.clone());
         registry.register("synced", "Whether all objects were seen since the start", self.is_synced.clone());
+        registry.register("admission_mode", "What brings versions into pods", self.admission_mode.clone());
     }
 
     pub fn version_created(&self) {
@@ -80,6 +84,10 @@ impl Metrics {
         self.is_synced.set(1);
     }
 
+    pub fn admission(&self, mode: &'static str) {
+        self.admission_mode.get_or_create(&[("mode", mode)]).set(1);
+    }
+
     /// Ready: doing the work with everything seen, or standing by to take it over.
     pub fn is_ready(&self) -> bool {
         self.is_leader.get() == 0 || self.is_synced.get() == 1
@@ -90,5 +98,18 @@ impl Metrics {
         // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_is_a_label() {
+        let metrics = Metrics::default();
+        metrics.admission("template");
+        let text = metrics.text();
+        assert!(text.contains(r#"lockstep_admission_mode{mode="template"} 1"#), "{text}");
     }
 }

@@ -54,6 +54,28 @@ spec:
     )
 }
 
+/// A canary of Argo Rollouts that takes its template from the Deployment `web`.
+pub fn web_rollout_of_deployment(replicas: usize) -> String {
+    format!(
+        "
+apiVersion: argoproj.io/v1alpha1
+kind: Rollout
+metadata:
+  name: web
+spec:
+  replicas: {replicas}
+  selector:
+    matchLabels: {{app: web}}
+  strategy:
+    canary:
+      steps:
+      - setWeight: 34
+      - pause: {{}}
+  workloadRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}
+"
+    )
+}
+
 /// The pod of `web`: for any kind that makes pods from a template.
 pub fn web_pod_spec() -> String {
     format!(

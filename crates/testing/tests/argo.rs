@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
-use lockstep_testing::manifests::{versioned_colors, web_rollout};
+use lockstep_testing::manifests::{versioned_colors, web_deployment, web_rollout, web_rollout_of_deployment};
 use lockstep_testing::report::ConfigReport;
 use lockstep_testing::{SHORT, Scenario, eventually, scenario};
 
@@ -60,6 +60,30 @@ async fn abort_and_undo_bring_the_old_config_back() {
         stage.kubectl(&["argo", "rollouts", "undo", "web"]).await?;
         promote(&stage).await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await
+    })
+    .await;
+}
+
+/// The pins are in the Deployment's template; the Rollout has none and makes pods of it all the same.
+#[tokio::test]
+async fn a_rollout_of_a_deployments_template_runs_its_pins() {
+    scenario("argo-workload-ref", |stage| async move {
+        stage.apply(&versioned_colors("blue")).await?;
+        stage.released("configmap/web-env", "1.0.0").await?;
+        stage.released("configmap/web-files", "1.0.0").await?;
+        stage.apply(&(web_deployment(0) + "---\n" + &web_rollout_of_deployment(REPLICAS))).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
+
+        change_to(&stage, "green").await?;
+        expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
+        recreate_all_pods(&stage).await?;
+        expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
+        promote(&stage).await?;
+        expect_colors(&stage, &["green", "green", "green"], "Healthy").await?;
+
+        let template = stage.kubectl(&["get", "rollout", "web", "-o", "jsonpath={.spec.template}"]).await?;
+        ensure!(template.is_empty(), "the Rollout got a template of its own: {template}");
+        Ok(())
     })
     .await;
 }

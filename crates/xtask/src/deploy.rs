@@ -22,7 +22,8 @@ pub(crate) fn install(stage: &Stage) -> Result<()> {
     let chart = repository().join("charts/lockstep");
     let mut helm = stage.command("helm");
     helm.args(["upgrade", "--install", "lockstep"]).arg(chart);
-    command::output(helm.args(["--namespace", NAMESPACE, "--create-namespace"]))?;
+    // Without new values Helm would go on with those of the installation that it finds.
+    command::output(helm.args(["--namespace", NAMESPACE, "--create-namespace", "--reset-values"]))?;
     // The image's name is always the same: only a restart takes the new one.
     let rollout = |action: &[&str]| {
         let mut kubectl = stage.command("kubectl");

@@ -10,6 +10,7 @@ mod configs;
 mod fake;
 #[cfg(test)]
 mod fixtures;
+mod offer;
 mod registration;
 mod review;
 mod server;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kube::Client;
+use lockstep_core::template::Carrier;
 use tokio::time::sleep;
 
 use crate::digest_key;
@@ -51,6 +53,34 @@ pub enum Mode {
     Policy,
     /// This process.
     Webhook,
+    /// Nobody: the operator writes the names of versions into the templates themselves.
+    Template,
+}
+
+impl Mode {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Webhook => "webhook",
+            Self::Template => "template",
+        }
+    }
+
+    fn by(self) -> &'static str {
+        match self {
+            Self::Policy => "the API server, by the chart's policies",
+            Self::Webhook => "this process, asked by the API server",
+            Self::Template => "nobody: templates name their versions themselves",
+        }
+    }
+
+    /// What brings a version into a pod.
+    pub fn carrier(self) -> Carrier {
+        match self {
+            Self::Policy | Self::Webhook => Carrier::Annotation,
+            Self::Template => Carrier::References,
+        }
+    }
 }
 
 /// How admission is run.
@@ -78,11 +108,7 @@ impl Options {
 
 /// Runs until `stop`, and a little longer: whoever still asks gets an answer.
 pub async fn run(options: Options, surroundings: Surroundings, stop: impl Future<Output = ()>) -> Result<()> {
-    let (mode, by) = match options.mode {
-        Mode::Policy => ("policy", "the API server, by the chart's policies"),
-        Mode::Webhook => ("webhook", "this process"),
-    };
-    tracing::info!(mode, by, "who rewrites pods and pins workloads");
+    offer::report(&surroundings.client, options.mode).await;
     if options.serves() {
         serve(&options, surroundings, stop).await
     } else {

@@ -1,0 +1,484 @@
+//! Other ways to install Lockstep, one after the other. Whatever happens, the default installation is back at the end of each: the
+//! tests of other files need it.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures::FutureExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use lockstep_testing::manifests::{versioned_colors, web_deployment};
+use lockstep_testing::report::ConfigReport;
+use lockstep_testing::{SHORT, Scenario, eventually, holds, scenario};
+use serde_json::json;
+use tokio::sync::Mutex;
+
+const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/lockstep");
+const OWN_NAMESPACE: &str = "lockstep-system";
+const OPERATOR: &str = "system:serviceaccount:lockstep-system:lockstep";
+
+/// There is one installation: one test at a time changes it.
+static INSTALLATION: Mutex<()> = Mutex::const_new(());
+
+#[tokio::test]
+async fn with_the_webhook_every_pod_runs_what_it_was_released_with() {
+    changing_the_installation("webhook", |stage| async move {
+        install(&stage, &["admission.mode=webhook"]).await?;
+        ensure!(
+            rewriting_policies(&stage).await?.is_empty(),
+            "policies are left: {}",
+            rewriting_policies(&stage).await?
+        );
+        expect_mode(&stage, "webhook").await?;
+        released_once(&stage, "white", "blue").await?;
+        every_pod_runs_what_it_was_released_with(&stage).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn with_version_names_in_templates_every_pod_runs_what_it_was_released_with() {
+    changing_the_installation("template", |stage| async move {
+        install(&stage, &["admission.mode=template"]).await?;
+        let left = mutating_admission(&stage).await?;
+        ensure!(left.is_empty(), "policies or webhooks are left: {left}");
+        expect_mode(&stage, "template").await?;
+
+        stage.apply(&(versioned_colors("white") + &web_deployment(2))).await?;
+        expect(&stage, &["white", "white"]).await?;
+        released(&stage, "1.0.0").await?;
+        holds("adopting leaves the template plain", Duration::from_secs(3), async || {
+            expect_references(&stage, "web-env").await?;
+            ensure!(stage.replica_sets().await?.len() == 1, "adopting rolled the workload");
+            Ok(())
+        })
+        .await?;
+        change(&stage, "blue", "healthy").await?;
+        expect(&stage, &["blue", "blue"]).await?;
+        expect_named_versions(&stage).await?;
+        every_pod_runs_what_it_was_released_with(&stage).await?;
+
+        // Undone to red: also a plain manifest that is applied again comes back to that, and not to what is current.
+        let before = stage.pins("deployment/web").await?;
+        stage.apply(&web_deployment(2)).await?;
+        eventually("the versions to be put back", SHORT, async || expect_named_versions(&stage).await).await?;
+        ensure!(stage.pins("deployment/web").await? == before, "other versions than before were put back");
+        expect(&stage, &["red", "red"]).await?;
+        change(&stage, "pink", "healthy").await?;
+        expect(&stage, &["pink", "pink"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn another_mode_leaves_every_workload_with_its_version() {
+    changing_the_installation("modes", |stage| async move {
+        released_once(&stage, "white", "blue").await?;
+        change(&stage, "green", "healthy").await?;
+        expect(&stage, &["green", "green"]).await?;
+        // Held at blue, while green is current: nothing but its pins says so.
+        stage.kubectl(&["rollout", "undo", "deployment/web"]).await?;
+        expect(&stage, &["blue", "blue"]).await?;
+        let pins = stage.pins("deployment/web").await?;
+
+        install(&stage, &["admission.mode=template"]).await?;
+        eventually("versions in the template", SHORT, async || expect_named_versions(&stage).await).await?;
+        ensure!(stage.pins("deployment/web").await? == pins, "the pins changed from {pins}");
+        recreate_all_pods(&stage).await?;
+        expect(&stage, &["blue", "blue"]).await?;
+
+        install(&stage, &[]).await?;
+        recreate_all_pods(&stage).await?;
+        expect(&stage, &["blue", "blue"]).await?;
+        change(&stage, "red", "healthy").await?;
+        expect(&stage, &["red", "red"]).await?;
+        expect_references(&stage, "web-env").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn installed_for_one_namespace_it_has_no_rights_elsewhere_and_does_nothing_there() {
+    changing_the_installation("namespaced", |stage| async move {
+        let other = stage.elsewhere(&format!("{}-other", stage.namespace));
+        stage.kubectl(&["create", "namespace", &other.namespace]).await?;
+        let outcome = AssertUnwindSafe(one_namespace(&stage, &other)).catch_unwind().await;
+        stage.kubectl(&["delete", "namespace", &other.namespace, "--wait=false"]).await?;
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
+    })
+    .await;
+}
+
+async fn one_namespace(stage: &Scenario, other: &Scenario) -> Result<()> {
+    install(stage, &[&format!("namespaces={{{}}}", stage.namespace)]).await?;
+    let ours = "app.kubernetes.io/instance=lockstep";
+    let cluster_wide = stage.kubectl(&["get", "clusterroles,clusterrolebindings", "-l", ours, "-o", "name"]).await?;
+    ensure!(cluster_wide.is_empty(), "rights for the whole cluster: {cluster_wide}");
+    for (verb, resource) in
+        [("list", "secrets"), ("get", "configmaps"), ("create", "configmaps"), ("patch", "deployments.apps")]
+    {
+        ensure!(operator_may(stage, verb, resource).await?, "it may not {verb} {resource} where it works");
+        ensure!(!operator_may(other, verb, resource).await?, "it may {verb} {resource} elsewhere");
+    }
+    ensure!(!operator_may(stage, "list", "namespaces").await?, "it may list namespaces");
+
+    for place in [other, stage] {
+        place.apply(&versioned_colors("white")).await?;
+    }
+    released(stage, "1.0.0").await?;
+    for place in [other, stage] {
+        place.apply(&web_deployment(1)).await?;
+        expect(place, &["white"]).await?;
+        change(place, "blue", "healthy").await?;
+    }
+    expect(stage, &["blue"]).await?;
+    released(stage, "r2").await?;
+    holds("nothing happens elsewhere", Duration::from_secs(3), async || {
+        let versions = other.versions("configmap/web-env").await?;
+        ensure!(versions.is_empty(), "versions elsewhere: {versions:?}");
+        let found = other.kubectl(&["get", "versionedconfigs,pintables", "-o", "name"]).await?;
+        ensure!(found.is_empty(), "objects elsewhere: {found}");
+        let config = other.api::<ConfigMap>().get("web-env").await?;
+        let stamped = config.annotations().get("lockstep.dev/changed-by");
+        ensure!(stamped.is_none(), "a config elsewhere was written to");
+        ensure!(other.pins("deployment/web").await?.is_empty(), "a workload elsewhere was pinned");
+        ensure!(other.replica_sets().await?.len() == 1, "a workload elsewhere was rolled");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn uninstalling_leaves_all_running_and_installing_again_goes_on_where_it_was() {
+    changing_the_installation("uninstall", |stage| async move {
+        released_once(&stage, "white", "blue").await?;
+        let before = uids(&stage.ready_pods("app=web", 2).await?);
+        let versions = stage.versions("configmap/web-env").await?;
+        let key = digest_key(&stage).await?;
+
+        uninstall(&stage).await?;
+        // Definitions that went would take the versions along, by and by.
+        holds("pods and versions are left alone", Duration::from_secs(5), async || {
+            ensure!(uids(&stage.ready_pods("app=web", 2).await?) == before, "pods were recreated");
+            let left = stage.versions("configmap/web-env").await?;
+            ensure!(left == versions, "of {versions:?} there are {left:?}");
+            stage.kubectl(&["get", "versionedconfig/configmap-web-env", "pintable/lockstep"]).await.map(drop)
+        })
+        .await?;
+
+        // Without us a pod that is made reads the config as it is, whatever its template is pinned to.
+        change(&stage, "green", "healthy").await?;
+        let pod = stage.pods("app=web").await?.pop().context("no pods")?.name_any();
+        stage.api::<Pod>().delete(&pod, &DeleteParams::default()).await?;
+        eventually("one pod with the live config", SHORT, async || {
+            stage.ready_pods("app=web", 2).await?;
+            let seen = stage.seen("app=web", |report| report.loaded.env.get("COLOR").cloned()).await?;
+            let mut colors: Vec<&String> = seen.values().collect();
+            colors.sort_unstable();
+            ensure!(colors == ["blue", "green"], "the pods see {seen:?}");
+            Ok(())
+        })
+        .await?;
+
+        install(&stage, &[]).await?;
+        ensure!(digest_key(&stage).await? == key, "Secrets would all get new versions: the digest key is another one");
+        released(&stage, "r3").await?;
+        expect(&stage, &["green", "green"]).await?;
+        stage.kubectl(&["rollout", "undo", "deployment/web"]).await?;
+        expect(&stage, &["blue", "blue"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_documented_command_goes_back_to_plain_references() {
+    changing_the_installation("plain-again", |stage| async move {
+        released_once(&stage, "white", "blue").await?;
+        uninstall(&stage).await?;
+        let remove = r#"[{"op": "remove", "path": "/spec/template/metadata/annotations/lockstep.dev~1pins"}]"#;
+        stage.kubectl(&["patch", "deployment", "web", "--type=json", "-p", remove]).await?;
+        stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]).await?;
+        ensure!(stage.pins("deployment/web").await?.is_empty(), "pins are left");
+        for pod in stage.ready_pods("app=web", 2).await? {
+            let mounted = format!("{:?}", pod.spec.and_then(|spec| spec.volumes));
+            ensure!(mounted.contains("\"web-files\""), "a pod does not mount the plain config: {mounted}");
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_kind_by_configuration_is_a_consumer_like_any_other() {
+    changing_the_installation("custom-kind", |stage| async move {
+        stage.apply(FLEETS).await?;
+        let outcome = AssertUnwindSafe(custom_kind(&stage)).catch_unwind().await;
+        stage.kubectl(&["delete", "customresourcedefinition", "fleets.e2e.lockstep.dev", "--wait=false"]).await?;
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
+    })
+    .await;
+}
+
+async fn custom_kind(stage: &Scenario) -> Result<()> {
+    stage.kubectl(&["wait", "--for=condition=Established", "customresourcedefinition/fleets.e2e.lockstep.dev"]).await?;
+    let kind = ["group=e2e.lockstep.dev", "version=v1", "kind=Fleet", "resource=fleets", "template=spec.boat.template"];
+    let values: Vec<String> = kind.iter().map(|field| format!("kinds[0].{field}")).collect();
+    install(stage, &values.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+    stage.apply(&versioned_colors("white")).await?;
+    released(stage, "1.0.0").await?;
+    stage.apply(FLEET).await?;
+    expect_fleet(stage, "1.0.0").await?;
+    change(stage, "blue", "healthy").await?;
+    eventually("the fleet to be pinned to the new version", SHORT, async || expect_fleet(stage, "r2").await).await?;
+    released(stage, "r2").await?;
+    let consumers = stage
+        .kubectl(&["get", "versionedconfig", "configmap-web-env", "-o", "jsonpath={.status.consumers[*].kind}"])
+        .await?;
+    ensure!(consumers == "Fleet", "the consumers are {consumers:?}");
+
+    // What its controller makes of the template runs that version.
+    let pins = fleet_pins(stage).await?;
+    let pod = FLEET_POD.replace("PINS", &pins).replace("IMAGE", &lockstep_testing::manifests::testapp_image());
+    stage.apply(&pod).await?;
+    eventually("the pod to see the new config", SHORT, async || {
+        let seen = stage.seen("app=fleet", |report| report.loaded.env.get("COLOR").cloned()).await?;
+        ensure!(seen.len() == 1 && seen.values().all(|color| color == "blue"), "the pod sees {seen:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn fleet_pins(stage: &Scenario) -> Result<String> {
+    let path = r"jsonpath={.spec.boat.template.metadata.annotations.lockstep\.dev/pins}";
+    stage.kubectl(&["get", "fleet", "web", "-o", path]).await
+}
+
+async fn expect_fleet(stage: &Scenario, version: &str) -> Result<()> {
+    let versions = stage.versions("configmap/web-env").await?;
+    let (object, _) = versions.iter().find(|(_, name)| *name == version).context("there is no such version")?;
+    let pins = fleet_pins(stage).await?;
+    ensure!(pins == format!("configmap/web-env={object}"), "the fleet is pinned to {pins:?}");
+    Ok(())
+}
+
+/// Runs a test that changes the installation, alone, and brings the default back.
+async fn changing_the_installation<F>(name: &str, story: impl FnOnce(Scenario) -> F)
+where
+    F: Future<Output = Result<()>>,
+{
+    let _alone = INSTALLATION.lock().await;
+    scenario(&format!("install-{name}"), |stage| async move {
+        let outcome = AssertUnwindSafe(story(stage.clone())).catch_unwind().await;
+        let restored = install(&stage, &[]).await.context("the default installation is not back");
+        outcome.unwrap_or_else(|panic| resume_unwind(panic)).and(restored)
+    })
+    .await;
+}
+
+/// Installs or changes the installation, with these values and otherwise the default ones.
+async fn install(stage: &Scenario, values: &[&str]) -> Result<()> {
+    let set = values.iter().flat_map(|value| ["--set", value]);
+    let upgrade = ["upgrade", "--install", "lockstep", CHART, "--reset-values", "--create-namespace", "--wait"];
+    let arguments: Vec<&str> = upgrade.into_iter().chain(set).collect();
+    let own = stage.elsewhere(OWN_NAMESPACE);
+    own.helm(&arguments).await?;
+    // Ready is also the one that goes: its successor must be alone.
+    eventually("one operator", SHORT, async || own.ready_pods("app.kubernetes.io/name=lockstep", 1).await.map(drop))
+        .await
+}
+
+async fn uninstall(stage: &Scenario) -> Result<()> {
+    let own = stage.elsewhere(OWN_NAMESPACE);
+    own.helm(&["uninstall", "lockstep", "--wait"]).await?;
+    eventually("no operator", SHORT, async || own.ready_pods("app.kubernetes.io/name=lockstep", 0).await.map(drop))
+        .await?;
+    let left = mutating_admission(stage).await?;
+    ensure!(left.is_empty(), "policies or webhooks are left: {left}");
+    Ok(())
+}
+
+async fn rewriting_policies(stage: &Scenario) -> Result<String> {
+    let names = ["lockstep-pins", "lockstep-table", "lockstep-workloads", "lockstep-cronjobs"];
+    let mut arguments = vec!["get", "mutatingadmissionpolicies", "--ignore-not-found", "-o", "name"];
+    arguments.extend(names);
+    stage.kubectl(&arguments).await
+}
+
+async fn mutating_admission(stage: &Scenario) -> Result<String> {
+    let kinds = "mutatingadmissionpolicies,mutatingadmissionpolicybindings,mutatingwebhookconfigurations";
+    stage.kubectl(&["get", kinds, "-l", "app.kubernetes.io/instance=lockstep", "-o", "name"]).await
+}
+
+async fn digest_key(stage: &Scenario) -> Result<String> {
+    let own = stage.elsewhere(OWN_NAMESPACE);
+    own.kubectl(&["get", "secret", "lockstep-digest-key", "-o", "jsonpath={.metadata.uid}"]).await
+}
+
+async fn operator_may(stage: &Scenario, verb: &str, resource: &str) -> Result<bool> {
+    match stage.kubectl(&["auth", "can-i", verb, resource, "--as", OPERATOR]).await {
+        Ok(answer) => Ok(answer.trim() == "yes"),
+        // No is a failure to kubectl.
+        Err(error) if error.to_string().trim_end().ends_with("no") => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+async fn expect_mode(stage: &Scenario, mode: &str) -> Result<()> {
+    let own = stage.elsewhere(OWN_NAMESPACE);
+    let pod = own.pods("app.kubernetes.io/name=lockstep").await?.pop().context("no operator")?.name_any();
+    let metrics = own.ask_text(&pod, "metrics").await?;
+    let expected = format!("lockstep_admission_mode{{mode={mode:?}}} 1");
+    ensure!(metrics.contains(&expected), "there is no {expected} in\n{metrics}");
+    Ok(())
+}
+
+/// Two pods that have been through one change: their template has pins in every mode.
+async fn released_once(stage: &Scenario, first: &str, second: &str) -> Result<()> {
+    stage.apply(&versioned_colors(first)).await?;
+    released(stage, "1.0.0").await?;
+    stage.apply(&web_deployment(2)).await?;
+    expect(stage, &[first, first]).await?;
+    change(stage, second, "healthy").await?;
+    expect(stage, &[second, second]).await?;
+    released(stage, "r2").await
+}
+
+/// Starts with two blue pods and ends with two red ones, while yellow is current.
+async fn every_pod_runs_what_it_was_released_with(stage: &Scenario) -> Result<()> {
+    change(stage, "green", "never-ready").await?;
+    expect(stage, &["blue", "blue", "green"]).await?;
+    recreate_all_pods(stage).await?;
+    expect(stage, &["blue", "blue", "green"]).await?;
+    change(stage, "red", "healthy").await?;
+    expect(stage, &["red", "red"]).await?;
+    change(stage, "yellow", "healthy").await?;
+    expect(stage, &["yellow", "yellow"]).await?;
+    released(stage, "r5").await?;
+    recreate_all_pods(stage).await?;
+    expect(stage, &["yellow", "yellow"]).await?;
+    stage.kubectl(&["rollout", "undo", "deployment/web"]).await?;
+    expect(stage, &["red", "red"]).await?;
+    recreate_all_pods(stage).await?;
+    expect(stage, &["red", "red"]).await
+}
+
+/// Both configs at the same moment, so that they make one rollout.
+async fn change(stage: &Scenario, color: &str, behavior: &str) -> Result<()> {
+    let env = Patch::Merge(json!({"data": {"COLOR": color, "BEHAVIOR": behavior}}));
+    let files = Patch::Merge(json!({"data": {"color": color}}));
+    let (configs, params) = (stage.api::<ConfigMap>(), PatchParams::default());
+    futures::try_join!(configs.patch("web-env", &params, &env), configs.patch("web-files", &params, &files))?;
+    Ok(())
+}
+
+async fn released(stage: &Scenario, version: &str) -> Result<()> {
+    stage.released("configmap/web-env", version).await?;
+    stage.released("configmap/web-files", version).await
+}
+
+async fn expect(stage: &Scenario, expected: &[&str]) -> Result<()> {
+    eventually(&format!("pods that see {expected:?}"), SHORT, async || {
+        let seen = stage.seen("app=web", color).await?;
+        let mut colors: Vec<&str> = seen.values().map(String::as_str).collect();
+        colors.sort_unstable();
+        ensure!(colors == expected, "the pods see {seen:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// The color, if environment and files agree.
+fn color(report: &ConfigReport) -> Option<String> {
+    let env = report.loaded.env.get("COLOR")?;
+    let file = report.loaded.files.get("/etc/config/color")?;
+    Some(if env == file { env.clone() } else { format!("{env} in env, {file} in file") })
+}
+
+async fn recreate_all_pods(stage: &Scenario) -> Result<()> {
+    let before = stage.pods("app=web").await?;
+    for pod in &before {
+        stage.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default()).await?;
+    }
+    let before = uids(&before);
+    eventually("all pods to be others", SHORT, async || {
+        let now = uids(&stage.pods("app=web").await?);
+        ensure!(now.len() == before.len() && !now.iter().any(|uid| before.contains(uid)), "old pods are left");
+        Ok(())
+    })
+    .await
+}
+
+fn uids(pods: &[Pod]) -> Vec<String> {
+    let mut uids: Vec<String> = pods.iter().filter_map(ResourceExt::uid).collect();
+    uids.sort_unstable();
+    uids
+}
+
+/// The template's reference to `web-env` names this object.
+async fn expect_references(stage: &Scenario, object: &str) -> Result<()> {
+    let path = "jsonpath={.spec.template.spec.containers[0].envFrom[0].configMapRef.name}";
+    let named = stage.kubectl(&["get", "deployment", "web", "-o", path]).await?;
+    ensure!(named == object, "the template names {named}, and not {object}");
+    Ok(())
+}
+
+/// The template's references name what its pins say.
+async fn expect_named_versions(stage: &Scenario) -> Result<()> {
+    let pins = stage.pins("deployment/web").await?;
+    let pin = pins.split(',').find_map(|pin| pin.strip_prefix("configmap/web-env="));
+    expect_references(stage, pin.with_context(|| format!("no pin of web-env in {pins:?}"))?).await
+}
+
+/// A kind that nobody knows, with its template at an unusual place.
+const FLEETS: &str = "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: fleets.e2e.lockstep.dev
+spec:
+  group: e2e.lockstep.dev
+  scope: Namespaced
+  names: {kind: Fleet, plural: fleets, singular: fleet}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec: {type: object, x-kubernetes-preserve-unknown-fields: true}
+";
+
+const FLEET: &str = "
+apiVersion: e2e.lockstep.dev/v1
+kind: Fleet
+metadata:
+  name: web
+spec:
+  boat:
+    template:
+      spec:
+        containers:
+        - name: web
+          envFrom:
+          - configMapRef: {name: web-env}
+";
+
+const FLEET_POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata:
+  name: fleet
+  labels: {app: fleet}
+  annotations: {lockstep.dev/pins: PINS}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: web
+    image: IMAGE
+    envFrom:
+    - configMapRef: {name: web-env}
+";
