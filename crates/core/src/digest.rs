@@ -64,6 +64,29 @@ impl fmt::Display for Digest {
     }
 }
 
+/// How much of each key's digest is kept: enough to tell one value from the next.
+const KEY_LENGTH: usize = 8;
+
+/// A short digest of each key's value; keyed for a Secret.
+pub fn key_digests(content: &Content<'_>, key: Option<&DigestKey>) -> crate::keys::KeyDigests {
+    let mut digests = crate::keys::KeyDigests::new();
+    for (section, prefix) in [(&content.text, &b"text"[..]), (&content.binary, &b"binary"[..])] {
+        for (name, value) in section {
+            let alone = Content {
+                secret_type: "",
+                text: BTreeMap::from([(*name, *value), ("", prefix)]),
+                binary: BTreeMap::new(),
+            };
+            let digest = match key {
+                Some(key) => Digest::of_secret(&alone, key),
+                None => Digest::of_config_map(&alone),
+            };
+            digests.insert((*name).to_owned(), digest.0[..KEY_LENGTH].to_owned());
+        }
+    }
+    digests
+}
+
 /// The longest name of a config whose versions' names are still within Kubernetes' limit.
 pub const MAX_CONFIG_NAME_LENGTH: usize = crate::config::MAX_NAME_LENGTH - SHORT_LENGTH - 1;
 

@@ -3,7 +3,9 @@
 pub mod admission;
 pub mod config;
 pub mod digest;
+pub mod gate;
 pub mod health;
+pub mod keys;
 pub mod names;
 pub mod pins;
 pub mod plan;
@@ -11,6 +13,7 @@ pub mod policy;
 pub mod references;
 pub mod release;
 pub mod retention;
+pub mod rollout;
 pub mod storm;
 pub mod table;
 pub mod template;

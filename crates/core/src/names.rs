@@ -21,6 +21,16 @@ pub const CHANGED_BY: &str = "lockstep.dev/changed-by";
 /// Annotation on a config: how many versions are kept besides those in use.
 pub const RETAIN: &str = "lockstep.dev/retain";
 
+/// Annotation on a config: the name of its release policy.
+pub const POLICY: &str = "lockstep.dev/policy";
+/// The policy of a namespace for configs that name none.
+pub const DEFAULT_POLICY: &str = "default";
+/// Annotation on a workload: its place in the order of consumers, a whole number; those with the lowest go first.
+pub const WAVE: &str = "lockstep.dev/wave";
+/// Annotation on a workload that is stopped after its first new pods: what its fields were before.
+pub const GATE: &str = "lockstep.dev/gate";
+/// Annotation on a version: a short digest of each key's value.
+pub const KEYS: &str = "lockstep.dev/keys";
 /// Label on a version, so that versions can be selected. Its value is the source's kind.
 pub const VERSION_OF: &str = "lockstep.dev/version-of";
 /// Annotation on a version: the name of its source. A label would be too short for it.

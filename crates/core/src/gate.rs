@@ -1,0 +1,131 @@
+//! Stopping a workload after its first new pods, with fields of its own: nothing of ours has to be alive for it to hold.
+//!
+//! A Deployment or DaemonSet goes on only when its new pods are *available*, so a long `minReadySeconds` stops it; a StatefulSet has its
+//! partition. What the fields were before is kept in an annotation, in the same write.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::names;
+
+/// How long a gate holds by itself beyond the bake: for pods that come up slowly, and for a person who pauses.
+const MARGIN: Duration = Duration::from_secs(600);
+
+/// Whether a workload can be stopped after its first pods.
+pub fn can_close(kind: &str, spec: &Value) -> bool {
+    let strategy = |field: &str| spec[field]["type"].as_str().unwrap_or("RollingUpdate") == "RollingUpdate";
+    match kind {
+        "Deployment" => strategy("strategy"),
+        "StatefulSet" | "DaemonSet" => strategy("updateStrategy"),
+        _ => false,
+    }
+}
+
+pub fn is_closed(annotations: &Value) -> bool {
+    annotations.get(names::GATE).is_some()
+}
+
+/// A merge patch that lets only `batch` new pods come. `saved` is what an earlier gate kept.
+pub fn close(kind: &str, spec: &Value, saved: Option<&str>, batch: u32, bake: Duration) -> Value {
+    let fields = match kind {
+        "Deployment" => json!({
+            "minReadySeconds": hold_seconds(bake),
+            "progressDeadlineSeconds": hold_seconds(bake) + 600,
+            "strategy": {"rollingUpdate": {"maxSurge": batch, "maxUnavailable": 0}},
+        }),
+        "DaemonSet" => json!({
+            "minReadySeconds": hold_seconds(bake),
+            "updateStrategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": batch}},
+        }),
+        _ => {
+            let replicas = spec["replicas"].as_u64().unwrap_or(1);
+            json!({"updateStrategy": {"rollingUpdate": {"partition": replicas.saturating_sub(u64::from(batch))}}})
+        }
+    };
+    let saved = saved.map_or_else(|| pick(spec, &fields).to_string(), str::to_owned);
+    json!({"metadata": {"annotations": {names::GATE: saved}}, "spec": fields})
+}
+
+/// A merge patch that lets the rest follow.
+pub fn open(saved: &str) -> Value {
+    let fields: Value = serde_json::from_str(saved).unwrap_or_else(|_| json!({}));
+    json!({"metadata": {"annotations": {names::GATE: null}}, "spec": fields})
+}
+
+/// How long new pods must be ready before the workload would go on by itself.
+pub fn hold(bake: Duration) -> Duration {
+    bake * 2 + MARGIN
+}
+
+fn hold_seconds(bake: Duration) -> u64 {
+    hold(bake).as_secs()
+}
+
+/// The fields of `from` that `like` has: null where there was none, so that a merge patch removes them again.
+fn pick(from: &Value, like: &Value) -> Value {
+    match like {
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, like)| (name.clone(), pick(&from[name], like)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+        _ => from.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BAKE: Duration = Duration::from_secs(30);
+
+    fn patched(mut object: Value, patch: &Value) -> Value {
+        merge(&mut object, patch);
+        object
+    }
+
+    fn merge(object: &mut Value, patch: &Value) {
+        let Value::Object(fields) = patch else { return *object = patch.clone() };
+        for (name, value) in fields {
+            if value.is_null() {
+                object.as_object_mut().unwrap().remove(name);
+            } else {
+                merge(&mut object[name], value);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_closed_is_opened_exactly_as_it_was() {
+        let strategies = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 1}});
+        let workloads = [
+            ("Deployment", json!({"replicas": 6, "progressDeadlineSeconds": 600, "strategy": strategies})),
+            ("DaemonSet", json!({"minReadySeconds": 3, "updateStrategy": strategies})),
+            ("StatefulSet", json!({"replicas": 6, "updateStrategy": {"rollingUpdate": {"partition": 1}}})),
+        ];
+        for (kind, spec) in workloads {
+            assert!(can_close(kind, &spec));
+            let object = json!({"metadata": {"annotations": {"a": "b"}}, "spec": spec});
+            let closed = patched(object.clone(), &close(kind, &spec, None, 2, BAKE));
+            assert!(is_closed(&closed["metadata"]["annotations"]) && closed["spec"] != spec, "{kind}");
+            let saved = closed["metadata"]["annotations"][names::GATE].as_str().unwrap();
+            let again = patched(closed.clone(), &close(kind, &closed["spec"], Some(saved), 1, BAKE));
+            let saved_again = again["metadata"]["annotations"][names::GATE].as_str().unwrap();
+            assert_eq!(patched(again.clone(), &open(saved_again)), object, "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_stateful_set_keeps_all_but_the_last_pods() {
+        let patch = close("StatefulSet", &json!({"replicas": 6}), None, 2, BAKE);
+        assert_eq!(patch["spec"]["updateStrategy"]["rollingUpdate"]["partition"], 4);
+    }
+
+    #[test]
+    fn what_replaces_all_at_once_cannot_be_stopped() {
+        assert!(!can_close("Deployment", &json!({"strategy": {"type": "Recreate"}})));
+        assert!(!can_close("StatefulSet", &json!({"updateStrategy": {"type": "OnDelete"}})));
+        assert!(!can_close("CronJob", &json!({})));
+    }
+}
