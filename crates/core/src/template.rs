@@ -41,15 +41,12 @@ pub fn uses(template: &Value, carrier: Carrier) -> Uses {
     let said = annotated_pins(template);
     let (mut configs, mut plain, mut names_versions) = (BTreeSet::new(), BTreeSet::new(), false);
     for found in content(template) {
-        match config_of_version(&found.config, &said) {
-            Some(config) => {
-                names_versions = true;
-                configs.insert(config.clone());
-            }
-            None => {
-                plain.insert(found.config.clone());
-                configs.insert(found.config);
-            }
+        if let Some(config) = config_of_version(&found.config, &said) {
+            names_versions = true;
+            configs.insert(config.clone());
+        } else {
+            plain.insert(found.config.clone());
+            configs.insert(found.config);
         }
     }
     let has_slipped = |config: &ConfigRef, pin: &Pin| {

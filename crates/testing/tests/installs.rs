@@ -78,6 +78,7 @@ async fn another_mode_leaves_every_workload_with_its_version() {
         released_once(&stage, "white", "blue").await?;
         change(&stage, "green", "healthy").await?;
         expect(&stage, &["green", "green"]).await?;
+        released(&stage, "r3").await?;
         // Held at blue, while green is current: nothing but its pins says so.
         stage.kubectl(&["rollout", "undo", "deployment/web"]).await?;
         expect(&stage, &["blue", "blue"]).await?;
