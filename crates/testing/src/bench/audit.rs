@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde_json::Value;
 
-const OPERATOR: &str = "system:serviceaccount:lockstep-system:lockstep";
+pub(crate) const OPERATOR: &str = "system:serviceaccount:lockstep-system:lockstep";
 
 /// One request of the operator.
 #[derive(Clone)]
@@ -67,6 +67,7 @@ fn request(line: &str) -> Result<Option<Request>> {
     let entry: Value = serde_json::from_str(line)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (verb, resource) = (text(&entry["verb"]), text(&entry["objectRef"]["resource"]));
+    // Who writes in the operator's name has another name here.
     if entry["user"]["username"] != OPERATOR || verb == "watch" || resource == "leases" {
         return Ok(None);
     }
