@@ -34,3 +34,10 @@ system:serviceaccount:{{ .Release.Namespace }}:lockstep
 {{- define "lockstep.servesWebhooks" -}}
 {{- if or (eq (include "lockstep.admissionMode" .) "webhook") .Values.configWebhook.enabled }}true{{ end }}
 {{- end }}
+
+{{- /* How many operators there are: where pods wait for them, one is not enough. Zero is a choice, too. */}}
+{{- define "lockstep.replicas" -}}
+{{- if kindIs "invalid" .Values.replicas }}{{ ternary 2 1 (eq (include "lockstep.admissionMode" .) "webhook") }}
+{{- else }}{{ .Values.replicas | int }}
+{{- end }}
+{{- end }}
