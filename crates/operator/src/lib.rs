@@ -7,6 +7,7 @@ pub mod client;
 mod content;
 mod controller;
 mod digest_key;
+mod events;
 mod execute;
 mod facts;
 mod index;
@@ -26,13 +27,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use futures::FutureExt;
 use kube::Client;
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use lockstep_core::{ConfigKind, names};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::controller::Controller;
+use crate::events::Events;
 use crate::execute::Executor;
 use crate::index::Watched;
 use crate::kinds::WorkloadKind;
@@ -112,8 +114,13 @@ async fn work(client: Client, options: Options, metrics: Arc<Metrics>) -> Result
     let events = watch::everything(&client, &scopes, &kinds);
     let watches = watches(&scopes, kinds.len());
     let reporter = Reporter { controller: names::FIELD_MANAGER.to_owned(), instance: Some(options.identity) };
-    let events_recorder = Recorder::new(client.clone(), reporter);
-    let executor = Executor { client, digest_key, kinds, events: events_recorder, tables: Tables::default() };
+    let executor = Executor {
+        events: Events::new(client.clone(), reporter),
+        client,
+        digest_key,
+        kinds,
+        tables: Tables::default(),
+    };
     Controller::new(executor, metrics, options.settle, watches).run(events).await;
     Ok(())
 }
