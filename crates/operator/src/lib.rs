@@ -72,7 +72,7 @@ pub async fn run(client: Client, options: Options) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (namespace, me) = (options.own_namespace.clone(), options.identity.clone());
     let (stop, stopped) = oneshot::channel();
-    let mut admission = tokio::spawn(admit(client.clone(), options.clone(), stopped));
+    let mut admission = tokio::spawn(admit(client.clone(), options.clone(), Arc::clone(&metrics), stopped));
     let outcome = tokio::select! {
         outcome = server::serve(options.listen, Arc::clone(&metrics)) => outcome,
         outcome = lead(client.clone(), options, metrics) => outcome,
@@ -89,10 +89,10 @@ pub async fn run(client: Client, options: Options) -> Result<()> {
     outcome
 }
 
-async fn admit(client: Client, options: Options, stopped: oneshot::Receiver<()>) -> Result<()> {
+async fn admit(client: Client, options: Options, metrics: Arc<Metrics>, stopped: oneshot::Receiver<()>) -> Result<()> {
     let scopes = options.scopes();
     let Options { own_namespace, kinds, admission, .. } = options;
-    let surroundings = admission::Surroundings { client, own_namespace, scopes, kinds };
+    let surroundings = admission::Surroundings { client, own_namespace, scopes, kinds, metrics };
     admission::run(admission, surroundings, stopped.map(drop)).await
 }
 
