@@ -9,6 +9,8 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use lockstep_core::digest::Content as Digestible;
 use lockstep_core::{ConfigKind, ConfigRef, Digest, DigestKey, Version, names};
+use serde::Deserialize;
+use serde_json::Value;
 
 use crate::facts::ConfigFact;
 use crate::index::ConfigId;
@@ -39,10 +41,16 @@ impl Content {
                 Api::namespaced(client.clone(), &id.namespace).get_opt(name).await?.map(Object::Secret)
             }
         };
-        Ok(object.map(|object| Self {
-            resource_version: object.meta().resource_version.clone().unwrap_or_default(),
-            object,
-        }))
+        Ok(object.map(Self::from))
+    }
+
+    /// The content of an object that the API server showed us. None if it cannot be read; why is not told, it may be secret.
+    pub fn parse(kind: ConfigKind, object: &Value) -> Option<Self> {
+        let object = match kind {
+            ConfigKind::ConfigMap => Object::ConfigMap(ConfigMap::deserialize(object).ok()?),
+            ConfigKind::Secret => Object::Secret(Secret::deserialize(object).ok()?),
+        };
+        Some(Self::from(object))
     }
 
     pub fn digest(&self, key: &DigestKey) -> Digest {
@@ -107,6 +115,12 @@ impl Content {
             }
         };
         Ok(meta.and_then(|meta| ConfigFact::read(id.config.kind, &meta)))
+    }
+}
+
+impl From<Object> for Content {
+    fn from(object: Object) -> Self {
+        Self { resource_version: object.meta().resource_version.clone().unwrap_or_default(), object }
     }
 }
 

@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
-use kube::runtime::events::{Event, EventType, Recorder};
+use kube::runtime::events::{Event, EventType};
 use kube::{Api, Client, Resource};
 use lockstep_api::{
     ConditionType, Consumer, Source as ApiSource, VersionSummary, VersionedConfig, VersionedConfigSpec,
@@ -17,6 +17,7 @@ use lockstep_core::{ConfigKind, DigestKey, Entry, Pins, Version, names};
 use serde_json::json;
 
 use crate::content::Content;
+use crate::events::Events;
 use crate::facts::{self, ConfigFact, Key, ManagedFact, ResourceVersion, VersionFact, WorkloadFact};
 use crate::index::{ConfigId, ConfigView, Fact, RetentionView, Watched, WorkloadId, WorkloadKey};
 use crate::kinds::WorkloadKind;
@@ -33,7 +34,7 @@ pub struct Executor {
     pub client: Client,
     pub digest_key: DigestKey,
     pub kinds: Vec<WorkloadKind>,
-    pub events: Recorder,
+    pub events: Events,
     pub tables: Tables,
 }
 
@@ -304,9 +305,9 @@ impl Executor {
         reason: &str,
         outcome: &mut ConfigOutcome,
     ) -> Result<(), ExecuteError> {
-        tracing::warn!(namespace = view.id.namespace, config = %view.id.config, reason, "a change is refused");
         if view.id.config.versioned_config_name().len() > lockstep_core::config::MAX_NAME_LENGTH {
-            return Ok(());
+            // No VersionedConfig can be named after it: the Event has to do.
+            return self.warn(view, reason).await;
         }
         let managed = match &view.managed {
             Some(managed) => managed.clone(),

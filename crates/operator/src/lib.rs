@@ -7,6 +7,7 @@ pub mod client;
 mod content;
 mod controller;
 mod digest_key;
+mod events;
 mod execute;
 mod facts;
 mod index;
@@ -27,13 +28,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use futures::FutureExt;
 use kube::Client;
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use lockstep_core::{ConfigKind, names};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::controller::Controller;
+use crate::events::Events;
 use crate::execute::Executor;
 use crate::index::Watched;
 use crate::kinds::WorkloadKind;
@@ -72,7 +74,7 @@ pub async fn run(client: Client, options: Options) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (namespace, me) = (options.own_namespace.clone(), options.identity.clone());
     let (stop, stopped) = oneshot::channel();
-    let mut admission = tokio::spawn(admit(client.clone(), options.clone(), stopped));
+    let mut admission = tokio::spawn(admit(client.clone(), options.clone(), Arc::clone(&metrics), stopped));
     let outcome = tokio::select! {
         outcome = server::serve(options.listen, Arc::clone(&metrics)) => outcome,
         outcome = lead(client.clone(), options, metrics) => outcome,
@@ -89,10 +91,10 @@ pub async fn run(client: Client, options: Options) -> Result<()> {
     outcome
 }
 
-async fn admit(client: Client, options: Options, stopped: oneshot::Receiver<()>) -> Result<()> {
+async fn admit(client: Client, options: Options, metrics: Arc<Metrics>, stopped: oneshot::Receiver<()>) -> Result<()> {
     let scopes = options.scopes();
     let Options { own_namespace, kinds, admission, .. } = options;
-    let surroundings = admission::Surroundings { client, own_namespace, scopes, kinds };
+    let surroundings = admission::Surroundings { client, own_namespace, scopes, kinds, metrics };
     admission::run(admission, surroundings, stopped.map(drop)).await
 }
 
@@ -116,8 +118,13 @@ async fn work(client: Client, options: Options, metrics: Arc<Metrics>) -> Result
     let events = watch::everything(&client, &scopes, &kinds);
     let watches = watches(&scopes, kinds.len());
     let reporter = Reporter { controller: names::FIELD_MANAGER.to_owned(), instance: Some(options.identity) };
-    let events_recorder = Recorder::new(client.clone(), reporter);
-    let executor = Executor { client, digest_key, kinds, events: events_recorder, tables: Tables::default() };
+    let executor = Executor {
+        events: Events::new(client.clone(), reporter),
+        client,
+        digest_key,
+        kinds,
+        tables: Tables::default(),
+    };
     Controller::new(executor, metrics, options.settle, watches).run(events).await;
     Ok(())
 }

@@ -1,10 +1,16 @@
 //! What the operator tells Prometheus.
 
+use std::time::Duration;
+
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+
+/// Up to the API server's patience with a webhook.
+const ADMISSION_BUCKETS_SECONDS: [f64; 9] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
 
 pub struct Metrics {
     registry: Registry,
@@ -17,6 +23,9 @@ pub struct Metrics {
     is_leader: Gauge,
     is_synced: Gauge,
     admission_mode: Family<[(&'static str, &'static str); 1], Gauge>,
+    admission_requests: Counter,
+    admission_refusals: Counter,
+    admission_seconds: Histogram,
 }
 
 impl Default for Metrics {
@@ -32,8 +41,12 @@ impl Default for Metrics {
             is_leader: Gauge::default(),
             is_synced: Gauge::default(),
             admission_mode: Family::default(),
+            admission_requests: Counter::default(),
+            admission_refusals: Counter::default(),
+            admission_seconds: Histogram::new(ADMISSION_BUCKETS_SECONDS),
         };
         metrics.register();
+        metrics.register_admission();
         metrics
     }
 }
@@ -50,6 +63,20 @@ impl Metrics {
         registry.register("leader", "Whether this replica does the work", self.is_leader.clone());
         registry.register("synced", "Whether all objects were seen since the start", self.is_synced.clone());
         registry.register("admission_mode", "What brings versions into pods", self.admission_mode.clone());
+    }
+
+    /// What a webhook tells. Without one, they stay at zero.
+    fn register_admission(&mut self) {
+        let registry = &mut self.registry;
+        let (requests, refusals) = (self.admission_requests.clone(), self.admission_refusals.clone());
+        registry.register("admission_requests", "Questions of the API server", requests);
+        registry.register(
+            "admission_refusals",
+            "Questions that were not answered: the failurePolicy decides",
+            refusals,
+        );
+        let seconds = self.admission_seconds.clone();
+        registry.register("admission_duration_seconds", "How long the API server waited for an answer", seconds);
     }
 
     pub fn version_created(&self) {
@@ -86,6 +113,14 @@ impl Metrics {
 
     pub fn admission(&self, mode: &'static str) {
         self.admission_mode.get_or_create(&[("mode", mode)]).set(1);
+    }
+
+    pub fn asked(&self, is_answered: bool, duration: Duration) {
+        self.admission_requests.inc();
+        if !is_answered {
+            self.admission_refusals.inc();
+        }
+        self.admission_seconds.observe(duration.as_secs_f64());
     }
 
     /// Ready: doing the work with everything seen, or standing by to take it over.

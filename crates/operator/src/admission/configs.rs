@@ -7,23 +7,21 @@
 //!
 //! A config's write is never held up by us: whatever fails here costs the certainty, and nothing else.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::future::try_join;
-use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use lockstep_api::{PinTable, VersionSummary, VersionedConfig};
 use lockstep_core::config::is_object_name;
-use lockstep_core::digest::{Content, MAX_CONFIG_NAME_LENGTH};
-use lockstep_core::{ConfigKind, ConfigRef, Digest, DigestKey, Entry, Table, VersionName, names};
+use lockstep_core::digest::MAX_CONFIG_NAME_LENGTH;
+use lockstep_core::{ConfigKind, ConfigRef, DigestKey, Entry, Table, VersionName, names};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::review::{Operation, Request, set_annotation};
+use crate::content::Content;
 
 /// How long we try: less than the API server waits for us.
 const LIMIT: Duration = Duration::from_millis(1500);
@@ -109,8 +107,9 @@ fn change(request: &Request, key: &DigestKey) -> Option<Change> {
     if !is_versioned_source(object) || name.len() > MAX_CONFIG_NAME_LENGTH || !is_object_name(name) {
         return None;
     }
-    let digest = digest(kind, object, key)?;
-    if !old.is_null() && self::digest(kind, old, key).as_ref() == Some(&digest) {
+    let digest = |object| Some(Content::parse(kind, object)?.digest(key));
+    let (digest, before) = (digest(object)?, digest(old));
+    if before.as_ref() == Some(&digest) {
         return None;
     }
     Some(Change {
@@ -136,29 +135,6 @@ fn is_versioned_source(object: &Value) -> bool {
 
 fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
     object["metadata"]["annotations"][name].as_str()
-}
-
-/// The same digest that the operator computes from the stored object. None if it cannot be read; why is not told, it may be secret.
-fn digest(kind: ConfigKind, object: &Value, key: &DigestKey) -> Option<Digest> {
-    use serde::Deserialize;
-    match kind {
-        ConfigKind::ConfigMap => {
-            let object = ConfigMap::deserialize(object).ok()?;
-            let text = object.data.iter().flatten().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
-            let binary = bytes(object.binary_data.as_ref());
-            Some(Digest::of_config_map(&Content { secret_type: "", text, binary }))
-        }
-        ConfigKind::Secret => {
-            let object = Secret::deserialize(object).ok()?;
-            let secret_type = object.type_.as_deref().unwrap_or_default();
-            let text = bytes(object.data.as_ref());
-            Some(Digest::of_secret(&Content { secret_type, text, binary: BTreeMap::new() }, key))
-        }
-    }
-}
-
-fn bytes(data: Option<&BTreeMap<String, ByteString>>) -> BTreeMap<&str, &[u8]> {
-    data.into_iter().flatten().map(|(name, value)| (name.as_str(), value.0.as_slice())).collect()
 }
 
 /// Refusals that can be foreseen: what is entered for a write that then fails stands there until the operator takes it back.
@@ -199,6 +175,11 @@ fn is_misnamed(change: &Change, versions: &[VersionSummary]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use lockstep_core::Digest;
+    use lockstep_core::digest::Content as Digestible;
+
     use super::super::fake::Fake;
     use super::super::fixtures::{self, CONFIG_MAP_UPDATE, DEPLOYMENT_CREATE, SECRET_CREATE};
     use super::super::review;
@@ -239,7 +220,7 @@ mod tests {
 
     #[test]
     fn the_version_is_named_as_the_operator_will_name_it() {
-        let content = Content { secret_type: "", text: [("color", &b"green"[..])].into(), binary: BTreeMap::new() };
+        let content = Digestible { secret_type: "", text: [("color", &b"green"[..])].into(), binary: BTreeMap::new() };
         assert_eq!(green().config.to_string(), "configmap/app");
         assert_eq!(green().object, Digest::of_config_map(&content).version_object_name("app"));
     }
@@ -247,7 +228,7 @@ mod tests {
     #[test]
     fn a_secret_is_digested_with_the_key() {
         let content =
-            Content { secret_type: "Opaque", text: [("password", &b"hunter2"[..])].into(), binary: BTreeMap::new() };
+            Digestible { secret_type: "Opaque", text: [("password", &b"hunter2"[..])].into(), binary: BTreeMap::new() };
         let change = found(SECRET_CREATE, |_| {}).unwrap();
         assert_eq!(change.object, Digest::of_secret(&content, &key()).version_object_name("db"));
         assert!(!format!("{change:?}").contains("hunter2"));

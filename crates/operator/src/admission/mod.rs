@@ -29,6 +29,7 @@ use tokio::time::sleep;
 
 use crate::digest_key;
 use crate::kinds::WorkloadKind;
+use crate::metrics::Metrics;
 use crate::watch::Scope;
 use configs::Configs;
 use registration::Registration;
@@ -98,6 +99,7 @@ pub struct Surroundings {
     pub own_namespace: String,
     pub scopes: Vec<Scope>,
     pub kinds: Vec<WorkloadKind>,
+    pub metrics: Arc<Metrics>,
 }
 
 impl Options {
@@ -118,13 +120,14 @@ pub async fn run(options: Options, surroundings: Surroundings, stop: impl Future
 }
 
 async fn serve(options: &Options, surroundings: Surroundings, stop: impl Future<Output = ()>) -> Result<()> {
-    let Surroundings { client, own_namespace, scopes, kinds } = surroundings;
+    let Surroundings { client, own_namespace, scopes, kinds, metrics } = surroundings;
     let operator = format!("system:serviceaccount:{own_namespace}:{SERVICE_ACCOUNT}");
     let handlers = Arc::new(Handlers {
         serving: Arc::new(Serving::default()),
         tables: Arc::new(Tables::new(&scopes)),
         rules: Rules { kinds, operator },
         configs: configs(options, &client, &own_namespace).await?,
+        metrics,
     });
     let host = format!("{SERVICE}.{own_namespace}.svc");
     let registration = Registration { client: client.clone(), namespace: own_namespace, host };

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Request as HttpRequest, State};
 use axum::http::StatusCode;
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -24,7 +24,7 @@ use rustls::crypto::aws_lc_rs;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::certificates::Endpoint;
@@ -32,6 +32,7 @@ use super::configs::Configs;
 use super::review::{self, Request, ReviewError, Rules};
 use super::serving::Serving;
 use super::tables::{NotListed, Tables};
+use crate::metrics::Metrics;
 
 /// An API server has a few dozen connections to us at most; the rest of them has to wait.
 const MAX_CONNECTIONS: usize = 512;
@@ -54,6 +55,7 @@ pub struct Handlers {
     pub rules: Rules,
     /// None if configs' writes are not ours to see.
     pub configs: Option<Configs>,
+    pub metrics: Arc<Metrics>,
 }
 
 /// The path of an endpoint, as the API server is told.
@@ -65,13 +67,23 @@ pub fn path(token: &str, endpoint: Endpoint) -> String {
 }
 
 pub fn router(handlers: Arc<Handlers>) -> Router {
-    Router::new()
-        .route("/readyz", get(ready))
+    let questions = Router::new()
         .route(&path("{token}", Endpoint::Admit), post(admit))
         .route(&path("{token}", Endpoint::Configs), post(admit_config))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(from_fn(limit_time))
-        .with_state(handlers)
+        .layer(from_fn_with_state(Arc::clone(&handlers), measure));
+    Router::new().route("/readyz", get(ready)).layer(from_fn(limit_time)).merge(questions).with_state(handlers)
+}
+
+/// Only what the API server asks is counted: who guesses a path is nobody.
+async fn measure(State(handlers): State<Arc<Handlers>>, request: HttpRequest, next: Next) -> Response {
+    let start = Instant::now();
+    let response = next.run(request).await;
+    if response.status() != StatusCode::NOT_FOUND {
+        handlers.metrics.asked(response.status().is_success(), start.elapsed());
+    }
+    response
 }
 
 async fn limit_time(request: HttpRequest, next: Next) -> Response {
@@ -240,7 +252,8 @@ mod tests {
         let serving = Arc::new(Serving::default());
         serving.set(identity).unwrap();
         let rules = Rules { kinds: kinds::built_in(), operator: String::new() };
-        Arc::new(Handlers { serving, tables: Arc::new(tables), rules, configs: None })
+        let metrics = Arc::new(Metrics::default());
+        Arc::new(Handlers { serving, tables: Arc::new(tables), rules, configs: None, metrics })
     }
 
     fn listed() -> Tables {
@@ -324,6 +337,25 @@ mod tests {
         let never = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
         let (status, _) = posted(listed(), Endpoint::Admit, never).await;
         assert_eq!(status, StatusCode::GATEWAY_TIMEOUT);
+    }
+
+    #[tokio::test]
+    async fn answers_and_refusals_are_counted_and_guesses_are_not() {
+        let identity = identity();
+        let handlers = handlers(&identity, listed());
+        let token = identity.token(Endpoint::Admit);
+        for (token, body) in [(token, POD_CREATE), (token, "hello"), ("guess", POD_CREATE)] {
+            let request = HttpRequest::post(path(token, Endpoint::Admit)).body(Body::from(body)).unwrap();
+            answer(router(Arc::clone(&handlers)), request).await;
+        }
+        let text = handlers.metrics.text();
+        for line in [
+            "lockstep_admission_requests_total 2",
+            "lockstep_admission_refusals_total 1",
+            "lockstep_admission_duration_seconds_count 2",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
     }
 
     #[tokio::test]

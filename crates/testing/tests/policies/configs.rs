@@ -1,13 +1,16 @@
 //! Configs and their versions: who changed them, what their versions are called, and which cannot be deleted.
 
-use anyhow::{Result, ensure};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use lockstep_api::PinTableSpec;
-use lockstep_core::names;
-use lockstep_testing::{SHORT, Scenario, eventually};
+use lockstep_core::config::MAX_NAME_LENGTH;
+use lockstep_core::digest::MAX_CONFIG_NAME_LENGTH as LONGEST_NAME;
+use lockstep_core::{ConfigKind, ConfigRef, names};
+use lockstep_testing::{SHORT, Scenario, eventually, scenario};
 use serde_json::{Value, json};
 
-use crate::shape::pod_spec;
+use crate::shape::{Place, Use, pod_spec};
 use crate::stage::{create, objects, refusal, with_table};
 
 /// Who the tests are to the API server.
@@ -49,6 +52,51 @@ async fn a_config_that_is_not_versioned_is_left_alone() {
                 change(&stage, &source(kind, "unrelated", "green", "current"), &PatchParams::default()).await?;
             ensure!(changed_by(&changed).is_empty(), "a changed {kind} is stamped");
         }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_config_whose_name_leaves_no_room_for_its_versions_cannot_opt_in() {
+    with_table("long-names", table(), |stage, _| async move {
+        for kind in KINDS {
+            let reason = refusal("a long name", create(&stage, &opted_in(kind, LONGEST_NAME + 1)).await)?;
+            ensure!(reason.contains(&format!("its name has {} characters", LONGEST_NAME + 1)), "{reason}");
+            ensure!(reason.contains("give it a shorter name"), "{reason}");
+            create(&stage, &opted_in(kind, LONGEST_NAME)).await?;
+
+            let mut plain = opted_in(kind, LONGEST_NAME + 1);
+            plain["metadata"]["labels"] = json!({});
+            create(&stage, &plain).await?;
+            let label = change(&stage, &opted_in(kind, LONGEST_NAME + 1), &PatchParams::default()).await;
+            let reason = refusal("a label on a long name", label)?;
+            ensure!(reason.contains("give it a shorter name"), "{reason}");
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_config_that_others_opted_in_is_told_by_an_event_that_its_name_is_too_long() {
+    scenario("long-names-told", |stage| async move {
+        let name = "a".repeat(MAX_NAME_LENGTH);
+        create(&stage, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})).await?;
+        let mut user = replica_set("user");
+        user["metadata"]["annotations"] = json!({names::AUTO: names::ON});
+        let config = ConfigRef::new(ConfigKind::ConfigMap, name.as_str());
+        user["spec"]["template"]["spec"] = pod_spec("none", &[Use { place: Place::Volume, config }]);
+        create(&stage, &user).await?;
+        let told = eventually("an Event about the ConfigMap", SHORT, async || {
+            let found = stage.api::<Event>().list(&ListParams::default()).await?;
+            let about =
+                |event: &&Event| event.regarding.as_ref().is_some_and(|about| about.name.as_ref() == Some(&name));
+            found.iter().find(about).and_then(|event| event.note.clone()).context("no Event")
+        })
+        .await?;
+        ensure!(told.contains("its name has 253 characters"), "{told}");
+        ensure!(told.contains("give it a shorter name"), "{told}");
         Ok(())
     })
     .await;
@@ -100,6 +148,11 @@ async fn a_version_that_nothing_uses_can_be_deleted() {
         Ok(())
     })
     .await;
+}
+
+fn opted_in(kind: &str, length: usize) -> Value {
+    let labels = json!({names::VERSIONED: names::ON});
+    json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "a".repeat(length), "labels": labels}})
 }
 
 fn word(kind: &str) -> String {

@@ -1,0 +1,110 @@
+//! Events about configs, also about those whose names are too long for an Event named after them.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event as KubernetesEvent;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::PostParams;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Api, Client};
+use lockstep_core::config::MAX_NAME_LENGTH;
+
+/// What comes after the object's name in an Event's: a dot and sixteen hexadecimal digits, here as with kube's recorder.
+const SUFFIX_LENGTH: usize = 17;
+
+pub struct Events {
+    client: Client,
+    reporter: Reporter,
+    recorder: Recorder,
+}
+
+impl Events {
+    pub fn new(client: Client, reporter: Reporter) -> Self {
+        Self { recorder: Recorder::new(client.clone(), reporter.clone()), client, reporter }
+    }
+
+    pub async fn publish(&self, event: &Event, about: &ObjectReference) -> kube::Result<()> {
+        let name = about.name.as_deref().unwrap_or_default();
+        if name.len() + SUFFIX_LENGTH <= MAX_NAME_LENGTH {
+            return self.recorder.publish(event, about).await;
+        }
+        let namespace = about.namespace.as_deref().unwrap_or_default();
+        let api: Api<KubernetesEvent> = Api::namespaced(self.client.clone(), namespace);
+        match api.create(&PostParams::default(), &self.with_short_name(event, about)).await {
+            // It was said already.
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+            created => created.map(drop),
+        }
+    }
+
+    fn with_short_name(&self, event: &Event, about: &ObjectReference) -> KubernetesEvent {
+        let kind = match event.type_ {
+            EventType::Normal => "Normal",
+            EventType::Warning => "Warning",
+        };
+        let controller = &self.reporter.controller;
+        KubernetesEvent {
+            metadata: ObjectMeta {
+                namespace: about.namespace.clone(),
+                name: Some(short_name(event, about)),
+                ..ObjectMeta::default()
+            },
+            action: Some(event.action.clone()),
+            reason: Some(event.reason.clone()),
+            note: event.note.clone(),
+            type_: Some(kind.to_owned()),
+            regarding: Some(about.clone()),
+            related: event.secondary.clone(),
+            event_time: Some(MicroTime(jiff::Timestamp::now())),
+            reporting_controller: Some(controller.clone()),
+            reporting_instance: Some(self.reporter.instance.as_ref().unwrap_or(controller).clone()),
+            ..KubernetesEvent::default()
+        }
+    }
+}
+
+/// The same for the same words about the same object, so that they are said once.
+fn short_name(event: &Event, about: &ObjectReference) -> String {
+    let mut hash = DefaultHasher::new();
+    (&about.uid, &event.reason, &event.note).hash(&mut hash);
+    let name: String = about.name.iter().flat_map(|name| name.chars()).take(MAX_NAME_LENGTH - SUFFIX_LENGTH).collect();
+    // Before a dot, Kubernetes allows letters and digits only.
+    format!("{}.{:016x}", name.trim_end_matches(['-', '.']), hash.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_core::config::is_object_name;
+
+    use super::*;
+
+    fn name(object: &str, note: &str) -> String {
+        let about = ObjectReference {
+            name: Some(object.to_owned()),
+            uid: Some("uid".to_owned()),
+            ..ObjectReference::default()
+        };
+        let (reason, action) = ("Refused".to_owned(), "Release".to_owned());
+        short_name(
+            &Event { type_: EventType::Warning, reason, action, note: Some(note.to_owned()), secondary: None },
+            &about,
+        )
+    }
+
+    #[test]
+    fn an_event_about_the_longest_name_has_a_name_that_kubernetes_takes() {
+        for object in ["a".repeat(MAX_NAME_LENGTH), format!("{}----{}", "a".repeat(234), "b".repeat(15))] {
+            let name = name(&object, "too long");
+            assert!(is_object_name(&name), "{name}");
+            assert!(!name.contains("-."), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_same_words_have_the_same_name() {
+        let object = "a".repeat(MAX_NAME_LENGTH);
+        assert_eq!(name(&object, "too long"), name(&object, "too long"));
+        assert_ne!(name(&object, "too long"), name(&object, "something else"));
+    }
+}
