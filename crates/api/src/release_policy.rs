@@ -116,14 +116,15 @@ pub struct StormGuardSpec {
     pub window_seconds: Option<i32>,
 }
 
-impl From<&ReleasePolicySpec> for Policy {
-    fn from(spec: &ReleasePolicySpec) -> Self {
-        let default = Self::default();
+impl ReleasePolicySpec {
+    /// What this policy says, and the default where it says nothing.
+    pub fn over(&self, default: &Policy) -> Policy {
+        let spec = self;
         let seconds = |value: Option<i32>, default| value.map_or(default, |value| Duration::from_secs(natural(value)));
         let failure = spec.failure.clone().unwrap_or_default();
         let joining = spec.joining.clone().unwrap_or_default();
         let storm = spec.storm_guard.clone().unwrap_or_default();
-        Self {
+        Policy {
             progress_deadline: seconds(spec.progress_deadline_seconds, default.progress_deadline),
             bake: seconds(spec.bake_seconds, default.bake),
             settle: spec.settle_milliseconds.map_or(default.settle, |value| Duration::from_millis(natural(value))),
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn an_empty_policy_is_the_default() {
-        assert_eq!(Policy::from(&ReleasePolicySpec::default()), Policy::default());
+        assert_eq!(ReleasePolicySpec::default().over(&Policy::default()), Policy::default());
     }
 
     #[test]
@@ -186,7 +187,7 @@ mod tests {
             "bakeSeconds": 5, "canary": {"size": "20%"}, "joining": {"onFailure": "RollBackConfig"}, "maxParallel": 2,
         }))
         .unwrap();
-        let policy = Policy::from(&spec);
+        let policy = spec.over(&Policy::default());
         assert_eq!(policy.bake, Duration::from_secs(5));
         assert_eq!(policy.canary, Some(BatchSize::Percent(20)));
         assert_eq!(policy.joining.on_failure, JoinedFailure::RollBackConfig);

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use kube::CustomResourceExt;
-use lockstep_api::{PinTable, VersionedConfig};
+use lockstep_api::{PinTable, Release, ReleasePolicy, VersionedConfig};
 
 fn check(name: &str, definition: &impl serde::Serialize) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/lockstep/files/crds").join(name);
@@ -24,4 +24,6 @@ fn check(name: &str, definition: &impl serde::Serialize) {
 fn the_charts_definitions_are_those_of_the_types() {
     check("versionedconfigs.yaml", &VersionedConfig::crd());
     check("pintables.yaml", &PinTable::crd());
+    check("releases.yaml", &Release::crd());
+    check("releasepolicies.yaml", &ReleasePolicy::crd());
 }

@@ -71,9 +71,28 @@ pub fn with_pins(template: &Value, pins: &Pins, carrier: Carrier) -> Value {
             *place = Value::String(name);
         }
     }
-    written["metadata"]["annotations"][names::PINS] = json!(pins.to_string());
+    written["metadata"]["annotations"][names::PINS] = annotation(pins);
     written
 }
+
+/// The annotation's value in a merge patch: a template without pins is as it was before it ever had any.
+pub fn annotation(pins: &Pins) -> Value {
+    if pins.is_empty() { Value::Null } else { json!(pins.to_string()) }
+}
+
+/// A digest of the pod spec, whatever versions it runs: another one means other code.
+pub fn digest(template: &Value) -> String {
+    let plain = with_pins(template, &Pins::default(), Carrier::Annotation);
+    let bytes = plain["spec"].to_string();
+    let content = crate::digest::Content {
+        secret_type: "",
+        text: [("spec", bytes.as_bytes())].into(),
+        binary: std::collections::BTreeMap::new(),
+    };
+    crate::digest::Digest::of_config_map(&content).full()[..DIGEST_LENGTH].to_owned()
+}
+
+const DIGEST_LENGTH: usize = 12;
 
 /// The names that change in the references, as JSON pointers within the template.
 fn replacements(template: &Value, pins: &Pins, carrier: Carrier) -> Vec<Replacement> {
@@ -233,6 +252,15 @@ mod tests {
         let written = with_pins(&template("app-1", "db-1", PINNED), &pins("secret/db=db-1"), Carrier::References);
         assert_eq!(written["spec"]["volumes"][0]["configMap"]["name"], json!("app"));
         assert_eq!(written["spec"]["volumes"][1]["secret"]["secretName"], json!("db-1"));
+    }
+
+    #[test]
+    fn the_digest_tells_code_and_not_versions() {
+        let plain = digest(&template("app", "db", ""));
+        assert_eq!(digest(&template("app", "db", PINNED)), plain);
+        let mut other = template("app", "db", PINNED);
+        other["spec"]["containers"][0]["image"] = json!("web:2");
+        assert_ne!(digest(&other), plain);
     }
 
     #[test]

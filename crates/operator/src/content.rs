@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::PostParams;
 use kube::{Api, Client};
-use lockstep_core::digest::Content as Digestible;
+use lockstep_core::digest::{Content as Digestible, key_digests};
 use lockstep_core::{ConfigKind, ConfigRef, Digest, DigestKey, Version, names};
 use serde::Deserialize;
 use serde_json::Value;
@@ -55,19 +55,32 @@ impl Content {
 
     pub fn digest(&self, key: &DigestKey) -> Digest {
         match &self.object {
-            Object::ConfigMap(object) => Digest::of_config_map(&Digestible {
+            Object::ConfigMap(_) => Digest::of_config_map(&self.digestible()),
+            Object::Secret(_) => Digest::of_secret(&self.digestible(), key),
+        }
+    }
+
+    /// A short digest of each key's value, for an annotation.
+    fn keys(&self, key: &DigestKey) -> Option<String> {
+        let key = match &self.object {
+            Object::ConfigMap(_) => None,
+            Object::Secret(_) => Some(key),
+        };
+        lockstep_core::keys::write(&key_digests(&self.digestible(), key))
+    }
+
+    fn digestible(&self) -> Digestible<'_> {
+        match &self.object {
+            Object::ConfigMap(object) => Digestible {
                 secret_type: "",
                 text: object.data.iter().flatten().map(|(name, value)| (name.as_str(), value.as_bytes())).collect(),
                 binary: bytes(object.binary_data.as_ref()),
-            }),
-            Object::Secret(object) => Digest::of_secret(
-                &Digestible {
-                    secret_type: object.type_.as_deref().unwrap_or_default(),
-                    text: bytes(object.data.as_ref()),
-                    binary: BTreeMap::new(),
-                },
-                key,
-            ),
+            },
+            Object::Secret(object) => Digestible {
+                secret_type: object.type_.as_deref().unwrap_or_default(),
+                text: bytes(object.data.as_ref()),
+                binary: BTreeMap::new(),
+            },
         }
     }
 
@@ -91,8 +104,12 @@ impl Content {
         id: &ConfigId,
         version: &Version,
         owner: OwnerReference,
+        key: &DigestKey,
     ) -> kube::Result<Option<ConfigFact>> {
-        let metadata = metadata(&id.config, version, owner);
+        let mut metadata = metadata(&id.config, version, owner);
+        if let (Some(annotations), Some(keys)) = (&mut metadata.annotations, self.keys(key)) {
+            annotations.insert(names::KEYS.to_owned(), keys);
+        }
         let meta = match &self.object {
             Object::ConfigMap(source) => {
                 let object = ConfigMap {

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use lockstep_core::plan::consumer_pins;
+use lockstep_core::policy::Policy;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use crate::execute::{ANNOUNCEMENT, ConfigOutcome, ExecuteError, Executor, Written};
+use crate::execute::{ANNOUNCEMENT, ConfigOutcome, ExecuteError, Executor, ReleaseOutcome, Written};
 use crate::facts::Key;
-use crate::index::{ConfigId, Index, Watched, Work, WorkloadId};
+use crate::index::{ConfigId, Index, ReleaseId, Watched, Work, WorkloadId};
 use crate::metrics::Metrics;
+use crate::pods::PodWatches;
 use crate::put_backs::PutBacks;
 use crate::watch::{Scope, WatchEvent, What};
 
@@ -29,9 +31,11 @@ const LAST_RETRY: Duration = Duration::from_secs(60);
 pub struct Controller {
     executor: Arc<Executor>,
     metrics: Arc<Metrics>,
-    /// How long a consumer waits for further changes before it is pinned.
+    /// How long a template into which a plain name slipped waits for further writes.
     settle: Duration,
     index: Index,
+    pods: PodWatches,
+    pod_events: mpsc::Receiver<WatchEvent>,
     queue: crate::queue::Queue<Work>,
     failures: HashMap<Work, u32>,
     put_backs: PutBacks,
@@ -42,6 +46,8 @@ pub struct Controller {
 
 enum Done {
     Config(ConfigId, Result<ConfigOutcome, ExecuteError>),
+    Start(ConfigId, Result<Vec<Written>, ExecuteError>),
+    Release(ReleaseId, Result<ReleaseOutcome, ExecuteError>),
     Consumer(WorkloadId, Result<Option<Written>, ExecuteError>),
     Retention(ConfigId, Result<Vec<Written>, ExecuteError>),
 }
@@ -53,11 +59,14 @@ impl Controller {
         settle: Duration,
         watches: HashSet<(Watched, Scope)>,
     ) -> Self {
+        let (pods, pod_events) = PodWatches::new(executor.client.clone());
         Self {
             executor: Arc::new(executor),
             metrics,
             settle,
-            index: Index::default(),
+            index: Index::new(Policy { settle, ..Policy::default() }),
+            pods,
+            pod_events,
             queue: crate::queue::Queue::default(),
             failures: HashMap::new(),
             put_backs: PutBacks::default(),
@@ -71,6 +80,7 @@ impl Controller {
         let mut events = std::pin::pin!(events);
         let mut running: JoinSet<Done> = JoinSet::new();
         loop {
+            self.watch_pods();
             self.start_due(&mut running);
             self.metrics.queued(self.queue.len());
             let wake = self.queue.next_due().filter(|_| self.is_ready() && running.len() < PARALLEL);
@@ -79,9 +89,16 @@ impl Controller {
                     Some(event) => self.observe(event),
                     None => return,
                 },
+                Some(event) = self.pod_events.recv() => self.observe(event),
                 Some(done) = running.join_next() => self.finish(done),
                 () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
             }
+        }
+    }
+
+    fn watch_pods(&mut self) {
+        for namespace in self.pods.adjust(self.index.namespaces_with_releases()) {
+            self.index.forget_pods(&namespace);
         }
     }
 
@@ -129,6 +146,10 @@ impl Controller {
                 self.take_up(work, GATHER);
             }
         }
+        if let (Watched::Pod, Some(namespace)) = watch {
+            let work = self.index.pods_listed(namespace);
+            self.take_up(work, Duration::ZERO);
+        }
         if self.unlisted.remove(watch) && self.is_ready() {
             self.metrics.synced();
             tracing::info!("all that there is was seen: work starts");
@@ -139,7 +160,7 @@ impl Controller {
         let now = Instant::now();
         for work in work {
             match &work {
-                Work::Config(_) => self.queue.push(work, now, delay),
+                Work::Config(_) | Work::Start(_) | Work::Release(_) => self.queue.push(work, now, delay),
                 Work::Consumer(id) => {
                     let delay = self.put_backs.wait(id, self.settle);
                     self.queue.push(work, now, delay);
@@ -169,26 +190,17 @@ impl Controller {
                 let id = id.clone();
                 running.spawn(async move { Done::Config(id, executor.config(view).await) });
             }
-            Work::Consumer(id) => {
-                let Some(fact) = self.index.workload(id).filter(|fact| fact.can_change).cloned() else { return false };
-                let releasing = |config: &_| self.index.releasing(&id.namespace, config);
-                let settled = self.index.settled_pins(&id.namespace, &fact);
-                let released = consumer_pins(&settled, &fact.references, releasing);
-                let put_back = (settled != fact.pins).then_some(settled);
-                if put_back.is_some() && self.put_backs.note(id, Instant::now()) {
-                    tracing::warn!(
-                        namespace = id.namespace,
-                        workload = id.workload.name,
-                        "somebody writes plain names over the versions in its template again and again, each time a rollout: let that tool leave the references alone, or use admission.mode policy or webhook"
-                    );
-                }
-                let Some(pins) = released.or(put_back) else { return false };
+            Work::Start(id) => {
+                let Some(start) = self.index.start(id) else { return false };
                 let id = id.clone();
-                running.spawn(async move {
-                    let written = executor.pin(&id, &fact, &pins).await;
-                    Done::Consumer(id, written)
-                });
+                running.spawn(async move { Done::Start(id, executor.start(start).await) });
             }
+            Work::Release(id) => {
+                let Some(view) = self.index.release(id, crate::clock::now()) else { return false };
+                let id = id.clone();
+                running.spawn(async move { Done::Release(id, executor.release(view).await) });
+            }
+            Work::Consumer(id) => return self.put_back(id, running),
             Work::Retention(id) => {
                 let Some(view) = self.index.retention(id) else { return false };
                 let id = id.clone();
@@ -198,6 +210,28 @@ impl Controller {
                 });
             }
         }
+        true
+    }
+
+    /// Template mode: somebody wrote a plain name over a version.
+    fn put_back(&mut self, id: &WorkloadId, running: &mut JoinSet<Done>) -> bool {
+        let Some(fact) = self.index.workload(id).filter(|fact| fact.can_change).cloned() else { return false };
+        let pins = self.index.settled_pins(&id.namespace, &fact);
+        if pins == fact.pins {
+            return false;
+        }
+        if self.put_backs.note(id, Instant::now()) {
+            tracing::warn!(
+                namespace = id.namespace,
+                workload = id.workload.name,
+                "somebody writes plain names over the versions in its template again and again, each time a rollout: let that tool leave the references alone, or use admission.mode policy or webhook"
+            );
+        }
+        let (executor, id) = (Arc::clone(&self.executor), id.clone());
+        running.spawn(async move {
+            let written = executor.pin(&id, &fact, &pins, None).await;
+            Done::Consumer(id, written)
+        });
         true
     }
 
@@ -218,12 +252,26 @@ impl Controller {
                     self.take_in_config(&id, outcome);
                 }
             }
+            Done::Start(id, written) => {
+                let work = Work::Start(id);
+                let written = self.settle_failure(&work, written);
+                self.queue.done(&work, Instant::now());
+                self.take_in(written.into_iter().flatten());
+            }
+            Done::Release(id, outcome) => {
+                let work = Work::Release(id);
+                let outcome = self.settle_failure(&work, outcome);
+                self.queue.done(&work, Instant::now());
+                if let Some(outcome) = outcome {
+                    self.take_in_release(work, outcome);
+                }
+            }
             Done::Consumer(id, written) => {
                 let work = Work::Consumer(id);
                 let written = self.settle_failure(&work, written);
                 self.queue.done(&work, Instant::now());
                 if let Some(written) = written {
-                    self.metrics.pinned();
+                    self.metrics.pinned(1);
                     self.take_in(written);
                 }
             }
@@ -244,24 +292,34 @@ impl Controller {
             self.metrics.version_created();
             tracing::info!(namespace = id.namespace, config = %id.config, version = %version.name, object = version.object, by = version.changed_by, "a new version");
         }
-        if let Some(version) = &outcome.completed {
-            self.metrics.released();
-            tracing::info!(namespace = id.namespace, config = %id.config, version, "released to all consumers");
-        }
         self.take_in(outcome.written);
         let now = Instant::now();
         if outcome.awaits_announced {
             // What does not come by then is withdrawn.
             self.queue.push(Work::Config(id.clone()), now, ANNOUNCEMENT);
         }
-        for workload in outcome.pin {
-            let work = Work::Consumer(WorkloadId { namespace: id.namespace.clone(), workload });
+        let wants_release = outcome.release.is_some();
+        let is_news = self.index.note_candidate(id, outcome.release);
+        if wants_release {
+            let (work, settle) = (Work::Start(id.clone()), self.index.settle(id));
             // A new change is worth waiting for more; being asked again about the same one is not.
-            if outcome.published {
-                self.queue.settle(work, now, self.settle);
-            } else {
-                self.queue.push(work, now, self.settle);
-            }
+            if is_news { self.queue.settle(work, now, settle) } else { self.queue.push(work, now, settle) }
+        }
+    }
+
+    fn take_in_release(&mut self, work: Work, outcome: ReleaseOutcome) {
+        self.metrics.pinned(outcome.pinned);
+        if let Some(phase) = outcome.ended {
+            self.metrics.release_ended(phase);
+        }
+        self.take_in(outcome.written);
+        let now = Instant::now();
+        if outcome.conflicts > 0 {
+            self.queue.push(work.clone(), now, FIRST_RETRY);
+        }
+        if let Some(wake) = outcome.wake {
+            let wait = Duration::try_from(wake.duration_since(crate::clock::now())).unwrap_or_default();
+            self.queue.push(work, now, wait);
         }
     }
 

@@ -1,12 +1,18 @@
 //! What is kept of the cluster's objects: the few fields that decisions need. Contents of configs are never among them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::core::DynamicObject;
-use lockstep_api::{PinTable, VersionedConfig};
+use lockstep_api::{PinTable, Release, ReleasePolicy, ReleasePolicySpec, VersionedConfig};
+use lockstep_core::health::{PodHealth, Rollout};
+use lockstep_core::keys::{self, KeyDigests, Used, used_keys};
+use lockstep_core::release::ConsumerId;
+use lockstep_core::rollout::rollout;
 use lockstep_core::template::{Uses, uses};
 use lockstep_core::{ConfigKind, ConfigRef, Entry, Pin, Pins, Table, Version, names};
+use lockstep_core::{gate, template};
 
 use crate::kinds::{Part, WorkloadKind};
 
@@ -38,6 +44,8 @@ pub struct SourceFact {
     pub changed_by: Option<String>,
     pub reason: Option<String>,
     pub retain: Option<usize>,
+    /// The name of its release policy.
+    pub policy: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -47,6 +55,8 @@ pub struct VersionFact {
     pub config: ConfigRef,
     pub version: Version,
     pub owners: Vec<OwnerReference>,
+    /// A short digest of each key's value; none if there are too many.
+    pub keys: Option<KeyDigests>,
     pub created_at: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>,
 }
 
@@ -81,6 +91,7 @@ impl SourceFact {
             changed_by: annotated(names::CHANGED_BY),
             reason: annotated(names::REASON),
             retain: annotation(meta, names::RETAIN).and_then(|count| count.parse().ok()),
+            policy: annotated(names::POLICY),
         }
     }
 }
@@ -101,6 +112,7 @@ impl VersionFact {
             config: ConfigRef::new(kind, annotation(meta, names::SOURCE)?),
             version,
             owners: meta.owner_references.clone().unwrap_or_default(),
+            keys: annotation(meta, names::KEYS).map(keys::read),
             created_at: meta.creation_timestamp.clone(),
         })
     }
@@ -112,6 +124,8 @@ impl VersionFact {
 pub struct WorkloadFact {
     pub resource_version: ResourceVersion,
     pub owner: OwnerReference,
+    /// The uid of what made it.
+    pub made_by: Option<String>,
     /// Whether a person or pipeline writes it; otherwise another object makes it from its own template.
     pub is_consumer: bool,
     pub can_change: bool,
@@ -125,6 +139,22 @@ pub struct WorkloadFact {
     pub slipped: Pins,
     /// Whether its references name versions.
     pub names_versions: bool,
+    /// Its place in the order of consumers.
+    pub wave: i32,
+    /// A digest of its pod spec, without pins: another code makes another one.
+    pub template: String,
+    /// What it uses of each config.
+    pub used: BTreeMap<ConfigRef, Used>,
+    pub rollout: Rollout,
+    pub gate: GateFact,
+}
+
+/// Whether a workload can be stopped after its first new pods, and is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GateFact {
+    pub can_close: bool,
+    /// What its fields were before it was stopped.
+    pub saved: Option<String>,
 }
 
 impl WorkloadFact {
@@ -132,12 +162,14 @@ impl WorkloadFact {
     pub fn read(kind: &WorkloadKind, object: &DynamicObject) -> Option<Self> {
         let template = kind.template_of(&object.data)?;
         let Uses { configs, pins, slipped, names_versions } = uses(template, kind.carrier);
-        let is_made = object.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true));
+        let made_by = controller(&object.metadata);
+        let is_made = made_by.is_some();
         let can_be_made = kind.part != Part::Workload;
         let is_consumer = kind.part != Part::Record && !(can_be_made && is_made);
         Some(Self {
             resource_version: resource_version(&object.metadata),
             owner: owner_reference(kind, &object.metadata),
+            made_by,
             is_consumer,
             can_change: is_consumer && kind.part != Part::Fixed,
             is_holder: kind.part != Part::Workload,
@@ -146,7 +178,19 @@ impl WorkloadFact {
             pins,
             slipped,
             names_versions,
+            wave: annotation(&object.metadata, names::WAVE).and_then(|wave| wave.parse().ok()).unwrap_or(0),
+            template: if is_consumer { template::digest(template) } else { String::new() },
+            used: if is_consumer { used_keys(&template["spec"]) } else { BTreeMap::new() },
+            rollout: rollout(&kind.resource.kind, object.metadata.generation.unwrap_or(0), &object.data),
+            gate: GateFact {
+                can_close: gate::can_close(&kind.resource.kind, &object.data["spec"]),
+                saved: annotation(&object.metadata, names::GATE).map(str::to_owned),
+            },
         })
+    }
+
+    pub fn id(&self) -> ConsumerId {
+        ConsumerId { kind: self.owner.kind.clone(), name: self.owner.name.clone() }
     }
 
     /// The version that this template needs, also if it has to be put back first.
@@ -187,6 +231,73 @@ impl ManagedFact {
     pub fn uid(&self) -> &str {
         self.object.metadata.uid.as_deref().unwrap_or_default()
     }
+}
+
+/// A Release.
+#[derive(Debug, Clone)]
+pub struct ReleaseFact {
+    pub resource_version: ResourceVersion,
+    pub object: Release,
+    pub core: lockstep_core::release::Release,
+}
+
+impl ReleaseFact {
+    pub fn read(mut object: Release) -> Self {
+        object.metadata.managed_fields = None;
+        Self { resource_version: resource_version(&object.metadata), core: object.to_core(), object }
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.core.progress.phase.has_ended()
+    }
+
+    /// Whether it moves consumers, or moves them back.
+    pub fn is_under_way(&self) -> bool {
+        !self.has_ended() && self.core.progress.started_at.is_some()
+    }
+}
+
+/// A ReleasePolicy.
+#[derive(Debug, Clone)]
+pub struct PolicyFact {
+    pub resource_version: ResourceVersion,
+    pub spec: ReleasePolicySpec,
+}
+
+impl PolicyFact {
+    pub fn read(object: ReleasePolicy) -> Self {
+        Self { resource_version: resource_version(&object.metadata), spec: object.spec }
+    }
+}
+
+/// A pod, as far as its health and its versions go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodFact {
+    pub resource_version: ResourceVersion,
+    /// The uid of what made it.
+    pub made_by: Option<String>,
+    pub pins: Pins,
+    pub health: PodHealth,
+}
+
+impl PodFact {
+    /// None for a pod that is about to go.
+    pub fn read(pod: &Pod) -> Option<Self> {
+        if pod.metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        Some(Self {
+            resource_version: resource_version(&pod.metadata),
+            made_by: controller(&pod.metadata),
+            pins: Pins::read(annotation(&pod.metadata, names::PINS).unwrap_or_default()),
+            health: crate::pods::health(pod),
+        })
+    }
+}
+
+fn controller(meta: &ObjectMeta) -> Option<String> {
+    let owners = meta.owner_references.iter().flatten();
+    owners.filter(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone()).next()
 }
 
 /// The pin table of a namespace.

@@ -4,6 +4,7 @@
 
 pub mod admission;
 pub mod client;
+mod clock;
 mod content;
 mod controller;
 mod digest_key;
@@ -14,6 +15,7 @@ mod index;
 pub mod kinds;
 mod leader;
 mod metrics;
+mod pods;
 mod put_backs;
 mod queue;
 mod server;
@@ -150,7 +152,12 @@ fn watches(scopes: &[Scope], kinds: usize) -> HashSet<(Watched, Scope)> {
     let mut watches = HashSet::new();
     for scope in scopes {
         let configs = ConfigKind::ALL.into_iter().map(Watched::Config);
-        let all = configs.chain((0..kinds).map(Watched::Workload)).chain([Watched::VersionedConfig, Watched::PinTable]);
+        let all = configs.chain((0..kinds).map(Watched::Workload)).chain([
+            Watched::VersionedConfig,
+            Watched::PinTable,
+            Watched::Release,
+            Watched::Policy,
+        ]);
         watches.extend(all.map(|watched| (watched, scope.clone())));
         if scope.is_none() {
             watches.insert((Watched::Namespace, None));

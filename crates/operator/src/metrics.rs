@@ -15,7 +15,7 @@ const ADMISSION_BUCKETS_SECONDS: [f64; 9] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.
 pub struct Metrics {
     registry: Registry,
     versions_created: Counter,
-    releases_completed: Counter,
+    releases_ended: Family<[(&'static str, &'static str); 1], Counter>,
     consumers_pinned: Counter,
     work_failures: Counter,
     watch_failures: Counter,
@@ -33,7 +33,7 @@ impl Default for Metrics {
         let mut metrics = Self {
             registry: Registry::with_prefix("lockstep"),
             versions_created: Counter::default(),
-            releases_completed: Counter::default(),
+            releases_ended: Family::default(),
             consumers_pinned: Counter::default(),
             work_failures: Counter::default(),
             watch_failures: Counter::default(),
@@ -55,7 +55,7 @@ impl Metrics {
     fn register(&mut self) {
         let registry = &mut self.registry;
         registry.register("versions_created", "Versions made of changed configs", self.versions_created.clone());
-        registry.register("releases_completed", "Versions released to all consumers", self.releases_completed.clone());
+        registry.register("releases_ended", "Releases that ended, and how", self.releases_ended.clone());
         registry.register("consumers_pinned", "Pins written to workloads", self.consumers_pinned.clone());
         registry.register("work_failures", "Work that failed and was tried again", self.work_failures.clone());
         registry.register("watch_failures", "Watches that broke and were started again", self.watch_failures.clone());
@@ -83,12 +83,12 @@ impl Metrics {
         self.versions_created.inc();
     }
 
-    pub fn released(&self) {
-        self.releases_completed.inc();
+    pub fn release_ended(&self, phase: lockstep_core::release::Phase) {
+        self.releases_ended.get_or_create(&[("phase", phase.name())]).inc();
     }
 
-    pub fn pinned(&self) {
-        self.consumers_pinned.inc();
+    pub fn pinned(&self, count: usize) {
+        self.consumers_pinned.inc_by(count as u64);
     }
 
     pub fn failed(&self) {

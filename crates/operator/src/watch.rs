@@ -2,15 +2,17 @@
 
 use futures::stream::{BoxStream, select_all};
 use futures::{Stream, StreamExt};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::runtime::watcher::{self, Config, watcher};
 use kube::runtime::{WatchStreamExt, watcher::DefaultBackoff};
 use kube::{Api, Client, Resource};
-use lockstep_api::{PinTable, VersionedConfig};
+use lockstep_api::{PinTable, Release, ReleasePolicy, VersionedConfig};
 use lockstep_core::ConfigKind;
 
-use crate::facts::{self, ConfigFact, Key, ManagedFact, NamespaceFact, TableFact, WorkloadFact};
+use crate::facts::{
+    self, ConfigFact, Key, ManagedFact, NamespaceFact, PodFact, PolicyFact, ReleaseFact, TableFact, WorkloadFact,
+};
 use crate::index::{Fact, Watched};
 use crate::kinds::WorkloadKind;
 
@@ -61,6 +63,12 @@ pub fn everything(client: &Client, scopes: &[Scope], kinds: &[WorkloadKind]) -> 
                 Some(Fact::Table(TableFact::read(&object)))
             }),
         );
+        streams.push(source.stream(source.api::<Release>(), Watched::Release, |object| {
+            Some(Fact::Release(Box::new(ReleaseFact::read(object))))
+        }));
+        streams.push(source.stream(source.api::<ReleasePolicy>(), Watched::Policy, |object| {
+            Some(Fact::Policy(Box::new(PolicyFact::read(object))))
+        }));
         for (place, kind) in kinds.iter().enumerate() {
             streams.push(source.workloads(place, kind.clone()));
         }
@@ -72,6 +80,13 @@ pub fn everything(client: &Client, scopes: &[Scope], kinds: &[WorkloadKind]) -> 
         }
     }
     select_all(streams)
+}
+
+/// The pods of one namespace.
+pub fn pods(client: &Client, namespace: &str) -> BoxStream<'static, WatchEvent> {
+    let source = Scoped { client: client.clone(), scope: Some(namespace.to_owned()) };
+    let read = |pod: Pod| PodFact::read(&pod).map(|fact| Fact::Pod(Box::new(fact)));
+    source.stream(source.api::<Pod>(), Watched::Pod, read)
 }
 
 struct Scoped {

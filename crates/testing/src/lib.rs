@@ -10,5 +10,5 @@ mod scenario;
 mod versions;
 mod wait;
 
-pub use scenario::{Scenario, scenario};
+pub use scenario::{Scenario, impatient, scenario};
 pub use wait::{LONG, SHORT, eventually, holds};

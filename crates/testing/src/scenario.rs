@@ -8,8 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail, ensure};
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
+use lockstep_api::{ReleasePolicy, ReleasePolicySpec, StormGuardSpec};
 use serde::de::DeserializeOwned;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -60,7 +61,17 @@ impl Scenario {
             "metadata": {"name": namespace, "labels": {"lockstep.dev/e2e": name}},
         }))?;
         Api::all(client.clone()).create(&PostParams::default(), &object).await?;
-        Ok(Self { client, namespace })
+        let stage = Self { client, namespace };
+        stage.set_policy("default", &impatient()).await?;
+        Ok(stage)
+    }
+
+    /// Writes a ReleasePolicy: that of the whole namespace if it is called `default`.
+    pub async fn set_policy(&self, name: &str, spec: &ReleasePolicySpec) -> Result<()> {
+        let policy = ReleasePolicy::new(name, spec.clone());
+        let params = PatchParams::apply("e2e").force();
+        self.api::<ReleasePolicy>().patch(name, &params, &Patch::Apply(&policy)).await?;
+        Ok(())
     }
 
     async fn clear(&self) {
@@ -154,6 +165,12 @@ impl Scenario {
         let request = http::Request::get(uri).body(Vec::new())?;
         self.client.request_text(request).await.with_context(|| format!("pod {pod} does not answer /{path}"))
     }
+}
+
+/// Most tests are not about patience: nothing bakes, and as many releases as they like go at once.
+pub fn impatient() -> ReleasePolicySpec {
+    let storm_guard = StormGuardSpec { free_releases: Some(1000), window_seconds: None };
+    ReleasePolicySpec { bake_seconds: Some(0), storm_guard: Some(storm_guard), ..ReleasePolicySpec::default() }
 }
 
 pub(crate) fn is_ready(pod: &Pod) -> bool {

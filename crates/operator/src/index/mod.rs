@@ -3,17 +3,21 @@
 //! Every change says which work it makes. A change of a config costs as much as it has consumers; a config that nobody put under
 //! our care costs nothing but a look-up.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod releases;
 
-use lockstep_core::plan::ConsumerPin;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use lockstep_core::policy::Policy;
 use lockstep_core::retention::Holding;
 use lockstep_core::{ConfigKind, ConfigRef, Digest, Entry, Pin, Pins, template};
 use tokio::time::Instant;
 
 use crate::facts::{
-    ConfigFact, Key, ManagedFact, NamespaceFact, ResourceVersion, SourceFact, TableFact, VersionFact, WorkloadFact,
-    owner_uids,
+    ConfigFact, Key, ManagedFact, NamespaceFact, PodFact, PolicyFact, ReleaseFact, ResourceVersion, SourceFact,
+    TableFact, VersionFact, WorkloadFact, owner_uids,
 };
+
+pub use releases::{How, ReleaseView, Start};
 
 /// What is watched: one entry for each kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,6 +27,10 @@ pub enum Watched {
     Workload(usize),
     VersionedConfig,
     PinTable,
+    Release,
+    Policy,
+    /// Only where a release is under way.
+    Pod,
     Namespace,
 }
 
@@ -33,6 +41,9 @@ pub enum Fact {
     Workload(WorkloadFact),
     Managed(Box<ManagedFact>),
     Table(TableFact),
+    Release(Box<ReleaseFact>),
+    Policy(Box<PolicyFact>),
+    Pod(Box<PodFact>),
     Namespace(NamespaceFact),
 }
 
@@ -48,6 +59,9 @@ impl Fact {
             Self::Workload(fact) => fact.resource_version,
             Self::Managed(fact) => fact.resource_version,
             Self::Table(fact) => fact.resource_version,
+            Self::Release(fact) => fact.resource_version,
+            Self::Policy(fact) => fact.resource_version,
+            Self::Pod(fact) => fact.resource_version,
             Self::Namespace(fact) => fact.resource_version,
         }
     }
@@ -67,6 +81,13 @@ pub struct WorkloadId {
     pub workload: WorkloadKey,
 }
 
+/// A release and where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReleaseId {
+    pub namespace: String,
+    pub name: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkloadKey {
     pub kind: usize,
@@ -78,7 +99,11 @@ pub struct WorkloadKey {
 pub enum Work {
     /// Is its content a version, and released?
     Config(ConfigId),
-    /// Are its pins what they should be?
+    /// Its content is to be released, together with what changes beside it.
+    Start(ConfigId),
+    /// How far is it?
+    Release(ReleaseId),
+    /// Did the versions slip out of its template?
     Consumer(WorkloadId),
     /// Who holds its versions, and which can go?
     Retention(ConfigId),
@@ -96,10 +121,18 @@ pub struct ConfigView {
     pub has_table: bool,
     pub entry: Entry,
     pub managed: Option<ManagedFact>,
-    pub consumers: Vec<(WorkloadKey, ConsumerPin)>,
+    pub consumers: Vec<(WorkloadKey, Option<Pin>)>,
     pub has_unpinned_templates: bool,
     /// When the table's `next` was first seen.
     pub announced: Option<Instant>,
+    /// The version that a release moves it to.
+    pub moving_to: Option<String>,
+    pub can_join: bool,
+    /// The policy that it names and that is not there.
+    pub missing_policy: Option<String>,
+    /// The releases that ended with its content being invalid.
+    pub rejected: Vec<ReleaseFact>,
+    pub next_release_name: String,
 }
 
 #[derive(Debug, Clone)]
@@ -111,11 +144,16 @@ pub struct RetentionView {
     pub versions: Vec<VersionFact>,
     /// The objects behind the holdings' users.
     pub users: Vec<WorkloadFact>,
+    /// Releases that ended and that nobody needs to remember.
+    pub old_releases: Vec<ReleaseFact>,
 }
 
 #[derive(Debug, Default)]
 pub struct Index {
     namespaces: HashMap<String, Namespace>,
+    default_policy: Policy,
+    /// The namespaces with releases that have not ended.
+    with_releases: HashSet<String>,
 }
 
 #[derive(Debug, Default)]
@@ -128,15 +166,28 @@ struct Namespace {
     /// Whose version an object is.
     version_sources: HashMap<(ConfigKind, String), ConfigRef>,
     workloads: HashMap<WorkloadKey, WorkloadFact>,
+    /// Which workload has a uid.
+    uids: HashMap<String, WorkloadKey>,
     users: HashMap<ConfigRef, BTreeSet<WorkloadKey>>,
     table: Option<TableFact>,
     /// When an entry's `next` was first seen.
     announced: HashMap<ConfigRef, Instant>,
     managed: HashMap<ConfigRef, ManagedFact>,
     managed_names: HashMap<String, ConfigRef>,
+    /// Where configs want to go.
+    candidates: HashMap<ConfigRef, String>,
+    releases: HashMap<String, ReleaseFact>,
+    policies: HashMap<String, PolicyFact>,
+    pods: HashMap<String, PodFact>,
+    pods_are_known: bool,
 }
 
 impl Index {
+    /// An index in which configs without a policy go by this one.
+    pub fn new(default_policy: Policy) -> Self {
+        Self { default_policy, ..Self::default() }
+    }
+
     /// Takes in an object as it was seen or as we wrote it ourselves. What is known already, or older, is passed over.
     pub fn apply(&mut self, watched: Watched, key: &Key, fact: Fact) -> Vec<Work> {
         let name = if watched == Watched::Namespace { &key.name } else { &key.namespace };
@@ -149,15 +200,22 @@ impl Index {
             (Watched::Workload(kind), Fact::Workload(fact)) => namespace.apply_workload(kind, &key.name, Some(fact)),
             (Watched::VersionedConfig, Fact::Managed(fact)) => namespace.apply_managed(&key.name, *fact),
             (Watched::PinTable, Fact::Table(fact)) => namespace.apply_table(Some(fact)),
+            (Watched::Release, Fact::Release(fact)) => namespace.apply_release(&key.name, *fact),
+            (Watched::Policy, Fact::Policy(fact)) => namespace.apply_policy(&key.name, Some(*fact)),
+            (Watched::Pod, Fact::Pod(fact)) => namespace.apply_pod(&key.name, Some(*fact)),
             (Watched::Namespace, Fact::Namespace(fact)) => namespace.apply_namespace(fact),
             _ => Todo::default(),
         };
+        if watched == Watched::Release {
+            self.count_releases(name);
+        }
         work.within(name)
     }
 
     pub fn remove(&mut self, watched: Watched, key: &Key) -> Vec<Work> {
         if watched == Watched::Namespace {
             self.namespaces.remove(&key.name);
+            self.with_releases.remove(&key.name);
             return Vec::new();
         }
         let Some(namespace) = self.namespaces.get_mut(&key.namespace) else { return Vec::new() };
@@ -166,8 +224,14 @@ impl Index {
             Watched::Workload(kind) => namespace.apply_workload(kind, &key.name, None),
             Watched::VersionedConfig => namespace.remove_managed(&key.name),
             Watched::PinTable => namespace.apply_table(None),
+            Watched::Release => namespace.remove_release(&key.name),
+            Watched::Policy => namespace.apply_policy(&key.name, None),
+            Watched::Pod => namespace.apply_pod(&key.name, None),
             Watched::Namespace => Todo::default(),
         };
+        if watched == Watched::Release {
+            self.count_releases(&key.namespace);
+        }
         work.within(&key.namespace)
     }
 
@@ -194,13 +258,13 @@ impl Index {
 
     pub fn config(&self, id: &ConfigId) -> Option<ConfigView> {
         let namespace = self.namespaces.get(&id.namespace)?;
-        namespace.is_ours(&id.config).then(|| namespace.view(id))
+        namespace.is_ours(&id.config).then(|| namespace.view(id, &self.default_policy))
     }
 
     pub fn retention(&self, id: &ConfigId) -> Option<RetentionView> {
         let namespace = self.namespaces.get(&id.namespace)?;
         let is_concerned = namespace.is_ours(&id.config) && namespace.versions.contains_key(&id.config);
-        is_concerned.then(|| namespace.retention(&id.config))
+        is_concerned.then(|| namespace.retention(&id.config, &self.default_policy))
     }
 
     pub fn workload(&self, id: &WorkloadId) -> Option<&WorkloadFact> {
@@ -220,14 +284,6 @@ impl Index {
         }
         pins
     }
-
-    /// The version of a config that is being released and that not every consumer may have yet.
-    pub fn releasing(&self, namespace: &str, config: &ConfigRef) -> Option<&str> {
-        let namespace = self.namespaces.get(namespace)?;
-        let current = namespace.table.as_ref()?.table.get(config)?.current.as_deref()?;
-        let released = namespace.managed.get(config)?.released()?;
-        (current != released).then_some(current)
-    }
 }
 
 /// Work within one namespace.
@@ -235,6 +291,7 @@ impl Index {
 struct Todo {
     configs: BTreeSet<ConfigRef>,
     consumers: BTreeSet<WorkloadKey>,
+    releases: BTreeSet<String>,
     retention: BTreeSet<ConfigRef>,
 }
 
@@ -251,7 +308,9 @@ impl Todo {
             .into_iter()
             .map(|workload| Work::Consumer(WorkloadId { namespace: namespace.to_owned(), workload }));
         let retention = self.retention.into_iter().map(|config| Work::Retention(id(config)));
-        configs.chain(consumers).chain(retention).collect()
+        let releases =
+            self.releases.into_iter().map(|name| Work::Release(ReleaseId { namespace: namespace.to_owned(), name }));
+        configs.chain(consumers).chain(releases).chain(retention).collect()
     }
 }
 
@@ -270,6 +329,9 @@ impl Namespace {
             }
             Watched::VersionedConfig => Some(self.managed.get(self.managed_names.get(&key.name)?)?.resource_version),
             Watched::PinTable => Some(self.table.as_ref()?.resource_version),
+            Watched::Release => Some(self.releases.get(&key.name)?.resource_version),
+            Watched::Policy => Some(self.policies.get(&key.name)?.resource_version),
+            Watched::Pod => Some(self.pods.get(&key.name)?.resource_version),
             Watched::Namespace => Some(self.fact.as_ref()?.resource_version),
         }
     }
@@ -287,6 +349,9 @@ impl Namespace {
             }
             Watched::VersionedConfig => self.managed_names.keys().cloned().collect(),
             Watched::PinTable => self.table.iter().map(|_| lockstep_core::names::PIN_TABLE.to_owned()).collect(),
+            Watched::Release => self.releases.keys().cloned().collect(),
+            Watched::Policy => self.policies.keys().cloned().collect(),
+            Watched::Pod => self.pods.keys().cloned().collect(),
             Watched::Namespace => self.fact.iter().map(|_| String::new()).collect(),
         }
     }
@@ -330,10 +395,18 @@ impl Namespace {
         for config in &concerned {
             self.users.entry(config.clone()).or_default().insert(key.clone());
         }
+        if let Some(fact) = &fact {
+            self.uids.insert(fact.owner.uid.clone(), key.clone());
+        }
         let old = match fact {
             Some(fact) => self.workloads.insert(key.clone(), fact),
             None => self.workloads.remove(&key),
         };
+        let uid = |fact: &WorkloadFact| fact.owner.uid.clone();
+        let gone = old.as_ref().map(uid).filter(|old| self.workloads.get(&key).map(uid).as_ref() != Some(old));
+        if let Some(gone) = gone {
+            self.uids.remove(&gone);
+        }
         for config in old.into_iter().flat_map(|old| old.references) {
             if concerned.insert(config.clone()) {
                 self.forget_user(&config, &key);
@@ -341,7 +414,8 @@ impl Namespace {
         }
         concerned.retain(|config| self.is_ours(config));
         let retention = if is_holder { concerned.clone() } else { BTreeSet::new() };
-        Todo { configs: concerned, consumers: has_slipped.then_some(key).into_iter().collect(), retention }
+        let releases = self.releases_of(concerned.iter());
+        Todo { configs: concerned, consumers: has_slipped.then_some(key).into_iter().collect(), releases, retention }
     }
 
     fn forget_user(&mut self, config: &ConfigRef, key: &WorkloadKey) {
@@ -357,7 +431,8 @@ impl Namespace {
         let config = fact.config.clone();
         self.managed_names.insert(name.to_owned(), config.clone());
         self.managed.insert(config.clone(), fact);
-        Todo { configs: [config.clone()].into(), retention: [config].into(), ..Todo::default() }
+        let releases = self.releases_of([&config].into_iter());
+        Todo { configs: [config.clone()].into(), releases, retention: [config].into(), ..Todo::default() }
     }
 
     fn remove_managed(&mut self, name: &str) -> Todo {
@@ -385,7 +460,7 @@ impl Namespace {
         let consumers = configs.iter().flat_map(|config| {
             self.users_of(config).filter(|(_, fact)| has_slipped(config, fact)).map(|(key, _)| key.clone())
         });
-        Todo { consumers: consumers.collect(), retention: configs.clone(), configs }
+        Todo { consumers: consumers.collect(), retention: configs.clone(), configs, ..Todo::default() }
     }
 
     fn apply_namespace(&mut self, fact: NamespaceFact) -> Todo {
@@ -420,7 +495,7 @@ impl Namespace {
         self.table.as_ref().map(|fact| fact.entry(config)).unwrap_or_default()
     }
 
-    fn view(&self, id: &ConfigId) -> ConfigView {
+    fn view(&self, id: &ConfigId, default: &Policy) -> ConfigView {
         let config = &id.config;
         let source = self.opted_in(config).then(|| self.sources.get(config).cloned()).flatten();
         let managed = self.managed.get(config).cloned();
@@ -436,6 +511,11 @@ impl Namespace {
             consumers: self.consumers(config),
             announced: self.announced.get(config).copied(),
             has_unpinned_templates: self.users_of(config).any(|(_, fact)| fact.pins.get(config).is_none()),
+            moving_to: self.moving_to(config),
+            can_join: self.can_join(config, default),
+            missing_policy: self.missing_policy(config),
+            rejected: self.rejected(config),
+            next_release_name: self.next_name(config),
         }
     }
 
@@ -450,15 +530,14 @@ impl Namespace {
         (ResourceVersion(observed) == source.resource_version).then(|| Digest::from(released.version.digest.clone()))
     }
 
-    fn consumers(&self, config: &ConfigRef) -> Vec<(WorkloadKey, ConsumerPin)> {
-        let pin =
-            |fact: &WorkloadFact| ConsumerPin { pin: fact.pins.get(config).cloned(), can_change: fact.can_change };
+    fn consumers(&self, config: &ConfigRef) -> Vec<(WorkloadKey, Option<Pin>)> {
         let consumers = self.users_of(config).filter(|(_, fact)| fact.is_consumer);
-        consumers.map(|(key, fact)| (key.clone(), pin(fact))).collect()
+        consumers.map(|(key, fact)| (key.clone(), fact.pins.get(config).cloned())).collect()
     }
 
-    fn retention(&self, config: &ConfigRef) -> RetentionView {
+    fn retention(&self, config: &ConfigRef, default: &Policy) -> RetentionView {
         let entry = self.entry(config);
+        let policy = self.policy(config, default);
         let versions: Vec<VersionFact> =
             self.versions.get(config).into_iter().flat_map(|all| all.values().cloned()).collect();
         let all: Vec<&WorkloadFact> = self.users_of(config).map(|(_, fact)| fact).collect();
@@ -486,8 +565,13 @@ impl Namespace {
         };
         RetentionView {
             holdings: versions.iter().map(holding).collect(),
-            protected: [entry.current, entry.next].into_iter().flatten().collect(),
-            retain: self.sources.get(config).and_then(|source| source.retain),
+            protected: [entry.current, entry.next]
+                .into_iter()
+                .flatten()
+                .chain(self.needed_by_releases(config))
+                .collect(),
+            retain: self.sources.get(config).and_then(|source| source.retain).or(Some(policy.retain)),
+            old_releases: self.old_releases(config, policy.history),
             managed: self.managed.get(config).cloned(),
             versions,
             users: all.into_iter().filter(|fact| fact.is_holder).cloned().collect(),

@@ -1,0 +1,259 @@
+//! A config's versions, its place in the table, and its report.
+
+use kube::Api;
+use kube::api::DeleteParams;
+use lockstep_api::{Held, Move as ApiMove, Source as ApiSource, VersionedConfig, VersionedConfigSpec};
+use lockstep_core::plan::{Action, Choice, Managed, Observed, Source, plan};
+use lockstep_core::release::{Phase, Progress};
+use lockstep_core::{Entry, Version, names};
+
+use super::status::Report;
+use super::{
+    ANNOUNCEMENT, ConfigOutcome, Doing, ExecuteError, Executor, Written, our_reference, post_params, written_managed,
+};
+use crate::content::Content;
+use crate::facts::{Key, ManagedFact, ResourceVersion};
+use crate::index::{ConfigId, ConfigView, Fact, Watched};
+
+impl Executor {
+    /// Reads what must be read, decides, and does it.
+    pub async fn config(&self, view: ConfigView) -> Result<ConfigOutcome, ExecuteError> {
+        let mut outcome = ConfigOutcome::default();
+        let mut content = None;
+        let digest = match (&view.source, &view.digest) {
+            (Some(_), None) => {
+                content = self.read(&view.id).await?;
+                content.as_ref().map(|content| content.digest(&self.digest_key))
+            }
+            (_, known) => known.clone(),
+        };
+        if let (Some(content), Some(digest)) = (&content, &digest) {
+            outcome.digest = content.resource_version.parse().ok().map(|at| (ResourceVersion(at), digest.clone()));
+        }
+        let obstacle = content.as_ref().and_then(Content::obstacle).or_else(|| obstacle(&view));
+        if let Some(obstacle) = obstacle {
+            let report = Report { refusal: Some(obstacle), ..Report::default() };
+            self.report(&view, view.managed.as_ref(), report, &mut outcome).await?;
+            return Ok(outcome);
+        }
+        let observed = observed(&view, digest);
+        outcome.awaits_announced = observed.next_is_fresh && observed.entry.next.is_some();
+        let actions = plan(&observed);
+        self.perform(&view, actions, content, &mut outcome).await?;
+        Ok(outcome)
+    }
+
+    async fn read(&self, id: &ConfigId) -> Result<Option<Content>, ExecuteError> {
+        Content::read(&self.client, id).await.doing(|| format!("read {} in {}", id.config, id.namespace))
+    }
+
+    async fn perform(
+        &self,
+        view: &ConfigView,
+        actions: Vec<Action>,
+        content: Option<Content>,
+        outcome: &mut ConfigOutcome,
+    ) -> Result<(), ExecuteError> {
+        let mut managed = view.managed.clone();
+        let (mut new_version, mut new_entry) = (None, None);
+        let mut report = Report::default();
+        for action in actions {
+            match action {
+                Action::Adopt => managed = Some(self.adopt(&view.id, outcome).await?),
+                Action::CreateVersion(version) => new_version = Some(version),
+                Action::Publish(entry) => new_entry = Some(entry),
+                Action::Complete { released, last_number } => {
+                    (report.released, report.last_number) = (Some(released), Some(last_number));
+                }
+                Action::Release { to } => outcome.release = Some(to),
+                Action::Reject { version, reason } => report.rejected = Some((version, reason)),
+                Action::LetGo => report.lets_go = true,
+                Action::Forget => return self.forget(view, outcome).await,
+                Action::Refuse(refusal) => report.refusal = Some(refusal.to_string()),
+            }
+        }
+        if !self.write(view, managed.as_ref(), new_version, new_entry, content, outcome).await? {
+            return Ok(());
+        }
+        if let Some((version, reason)) = report.rejected.take() {
+            let held = self.reject(view, managed.as_ref(), &version, reason, outcome).await?;
+            report.held = held;
+        }
+        self.report(view, managed.as_ref(), report, outcome).await
+    }
+
+    pub(super) async fn adopt(&self, id: &ConfigId, outcome: &mut ConfigOutcome) -> Result<ManagedFact, ExecuteError> {
+        let api: Api<VersionedConfig> = Api::namespaced(self.client.clone(), &id.namespace);
+        let name = id.config.versioned_config_name();
+        let source = ApiSource { kind: id.config.kind.into(), name: id.config.name.clone() };
+        let object = VersionedConfig::new(&name, VersionedConfigSpec { source, current: None, retry: None });
+        let created = match api.create(&post_params(), &object).await {
+            Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(&name).await,
+            created => created,
+        };
+        let fact = ManagedFact::read(created.doing(|| format!("create VersionedConfig {name} in {}", id.namespace))?);
+        outcome.written.push(written_managed(&fact));
+        Ok(fact)
+    }
+
+    /// The table first: a workload that is written a moment later joins. No pod is so quick that the version would not be there.
+    /// False if the config changed since the decision: the watch brings it up again.
+    async fn write(
+        &self,
+        view: &ConfigView,
+        managed: Option<&ManagedFact>,
+        version: Option<Version>,
+        entry: Option<Entry>,
+        mut content: Option<Content>,
+        outcome: &mut ConfigOutcome,
+    ) -> Result<bool, ExecuteError> {
+        if version.is_some() && content.is_none() {
+            content = self.read(&view.id).await?;
+        }
+        let digest = content.as_ref().map(|content| content.digest(&self.digest_key));
+        if version.as_ref().is_some_and(|version| digest.as_ref().is_none_or(|digest| digest.full() != version.digest))
+        {
+            return Ok(false);
+        }
+        if let Some(entry) = entry {
+            outcome.written.extend(self.publish(view, &entry).await?);
+        }
+        if let (Some(version), Some(content), Some(managed)) = (version, &content, managed) {
+            outcome.written.extend(self.create_version(&view.id, &version, content, managed).await?);
+            outcome.created = Some(version);
+        }
+        Ok(true)
+    }
+
+    async fn create_version(
+        &self,
+        id: &ConfigId,
+        version: &Version,
+        content: &Content,
+        managed: &ManagedFact,
+    ) -> Result<Option<Written>, ExecuteError> {
+        let written = content.write_version(&self.client, id, version, our_reference(managed), &self.digest_key).await;
+        let fact =
+            written.doing(|| format!("create version {} of {} in {}", version.object, id.config, id.namespace))?;
+        let key = Key { namespace: id.namespace.clone(), name: version.object.clone() };
+        Ok(fact.map(|fact| Written { watched: Watched::Config(id.config.kind), key, fact: Some(Fact::Config(fact)) }))
+    }
+
+    async fn publish(&self, view: &ConfigView, entry: &Entry) -> Result<Option<Written>, ExecuteError> {
+        let id = &view.id;
+        let written = self.tables.publish(&self.client, &id.namespace, view.has_table, &id.config, entry).await;
+        let fact = written.doing(|| format!("publish {} in the pin table of {}", id.config, id.namespace))?;
+        let key = Key { namespace: id.namespace.clone(), name: names::PIN_TABLE.to_owned() };
+        Ok(fact.map(|fact| Written { watched: Watched::PinTable, key, fact: Some(Fact::Table(fact)) }))
+    }
+
+    /// A release that ends before it starts: it says which key is wrong, and why.
+    async fn reject(
+        &self,
+        view: &ConfigView,
+        managed: Option<&ManagedFact>,
+        object: &str,
+        reason: String,
+        outcome: &mut ConfigOutcome,
+    ) -> Result<Option<Held>, ExecuteError> {
+        let Some(managed) = managed else { return Ok(None) };
+        let versions: Vec<_> =
+            view.versions.iter().map(|fact| fact.version.clone()).chain(outcome.created.clone()).collect();
+        let name_of = |object: &str| {
+            let found = versions.iter().find(|version| version.object == object);
+            found.map_or_else(|| object.to_owned(), |version| version.name.to_string())
+        };
+        let from = managed.released().unwrap_or_default().to_owned();
+        let known = view.rejected.iter().find(|fact| fact.core.moves.iter().any(|step| step.to == object));
+        let release = match known {
+            Some(fact) => fact.core.name.clone(),
+            None => {
+                let step = ApiMove {
+                    source: ApiSource { kind: view.id.config.kind.into(), name: view.id.config.name.clone() },
+                    from_version: name_of(&from),
+                    to_version: name_of(object),
+                    from,
+                    to: object.to_owned(),
+                };
+                let now = crate::clock::now();
+                let progress = Progress {
+                    phase: Phase::Rejected,
+                    reason: reason.clone(),
+                    phase_since: Some(now),
+                    ended_at: Some(now),
+                    ..Progress::default()
+                };
+                let made = self.new_release(view, managed, &step, &progress).await?;
+                outcome.written.push(made);
+                view.next_release_name.clone()
+            }
+        };
+        Ok(Some(Held { object: object.to_owned(), version: name_of(object), release, reason }))
+    }
+
+    /// Kubernetes' garbage collector takes the versions that only the VersionedConfig holds.
+    async fn forget(&self, view: &ConfigView, outcome: &mut ConfigOutcome) -> Result<(), ExecuteError> {
+        let id = &view.id;
+        if view.has_table {
+            outcome.written.extend(self.publish(view, &Entry::default()).await?);
+        }
+        let Some(managed) = &view.managed else { return Ok(()) };
+        let name = managed.object.metadata.name.clone().unwrap_or_default();
+        let api: Api<VersionedConfig> = Api::namespaced(self.client.clone(), &id.namespace);
+        match api.delete(&name, &DeleteParams::background()).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            deleted => drop(deleted.doing(|| format!("delete VersionedConfig {name} in {}", id.namespace))?),
+        }
+        outcome.written.push(Written { fact: None, ..written_managed(managed) });
+        Ok(())
+    }
+}
+
+fn obstacle(view: &ConfigView) -> Option<String> {
+    let policy = view.missing_policy.as_ref()?;
+    Some(format!(
+        "there is no ReleasePolicy {policy} in its namespace, which its annotation {} names: create it, or remove the annotation",
+        names::POLICY
+    ))
+}
+
+fn observed(view: &ConfigView, digest: Option<lockstep_core::Digest>) -> Observed {
+    let source = view.source.as_ref().zip(digest).map(|(source, digest)| Source {
+        digest,
+        version_name: source.version_name.clone(),
+        changed_by: source.changed_by.clone(),
+        reason: source.reason.clone(),
+        invalid: None,
+    });
+    // What we announced ourselves has its version by now; anything else is a webhook's, whose config write may still be on its way.
+    let is_known = |next: &String| view.versions.iter().any(|fact| fact.version.object == *next);
+    let is_foreign = view.entry.next.as_ref().is_some_and(|next| !is_known(next));
+    Observed {
+        config: view.id.config.clone(),
+        source,
+        versions: view.versions.iter().map(|fact| fact.version.clone()).collect(),
+        entry: view.entry.clone(),
+        managed: view.managed.as_ref().map(managed),
+        has_consumers: !view.consumers.is_empty(),
+        moving_to: view.moving_to.clone(),
+        can_join: view.can_join,
+        next_is_fresh: is_foreign && view.announced.is_some_and(|at| at.elapsed() < ANNOUNCEMENT),
+        has_unpinned_templates: view.has_unpinned_templates,
+    }
+}
+
+fn managed(fact: &ManagedFact) -> Managed {
+    let status = fact.object.status.as_ref();
+    let held = status.and_then(|status| status.held.as_ref());
+    let spec = &fact.object.spec;
+    Managed {
+        released: fact.released().map(str::to_owned),
+        last_number: status.map_or(0, |status| u64::try_from(status.last_number).unwrap_or(0)),
+        held: held.map(|held| lockstep_core::plan::Held { object: held.object.clone(), release: held.release.clone() }),
+        retry: spec.retry.clone(),
+        choice: spec
+            .current
+            .as_ref()
+            .map(|choice| Choice { version: choice.version.clone(), instead_of: choice.instead_of.clone() }),
+    }
+}

@@ -1,0 +1,169 @@
+//! Performs what the core decided, with requests that can be repeated. What was written comes back as facts, so that the index knows
+//! it before the watch says so.
+
+mod config;
+mod release;
+mod retention;
+mod status;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use lockstep_api::VersionedConfig;
+use lockstep_core::template::{self, Carrier, with_pins};
+use lockstep_core::{DigestKey, Pins, Version, names};
+use serde_json::{Value, json};
+
+use crate::events::Events;
+use crate::facts::{self, Key, ManagedFact, ResourceVersion, WorkloadFact};
+use crate::index::{Fact, Watched, WorkloadId};
+use crate::kinds::WorkloadKind;
+use crate::tables::Tables;
+
+pub use release::ReleaseOutcome;
+
+/// How long the write of a config may take after its version was announced in the table.
+pub const ANNOUNCEMENT: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Everything that performing needs.
+pub struct Executor {
+    pub client: Client,
+    pub digest_key: DigestKey,
+    pub kinds: Vec<WorkloadKind>,
+    pub events: Events,
+    pub tables: Tables,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{doing}: {cause}")]
+pub struct ExecuteError {
+    doing: String,
+    #[source]
+    cause: kube::Error,
+}
+
+impl ExecuteError {
+    /// Somebody else wrote first: look again rather than report.
+    pub fn is_conflict(&self) -> bool {
+        matches!(&self.cause, kube::Error::Api(status) if status.is_conflict() || status.is_not_found())
+    }
+}
+
+trait Doing<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T, ExecuteError>;
+}
+
+impl<T> Doing<T> for kube::Result<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T, ExecuteError> {
+        self.map_err(|cause| ExecuteError { doing: what(), cause })
+    }
+}
+
+/// An object as we left it.
+#[derive(Debug)]
+pub struct Written {
+    pub watched: Watched,
+    pub key: Key,
+    /// None if it was deleted.
+    pub fact: Option<Fact>,
+}
+
+/// What came of looking into a config.
+#[derive(Debug, Default)]
+pub struct ConfigOutcome {
+    pub written: Vec<Written>,
+    pub digest: Option<(ResourceVersion, lockstep_core::Digest)>,
+    /// The version that it is to be moved to.
+    pub release: Option<String>,
+    /// Whether a version was announced a moment ago whose config write we have not seen.
+    pub awaits_announced: bool,
+    pub created: Option<Version>,
+}
+
+impl Executor {
+    /// Writes a consumer's pins and what goes with them, unless it was written since we looked.
+    pub async fn pin(
+        &self,
+        id: &WorkloadId,
+        fact: &WorkloadFact,
+        pins: &Pins,
+        besides: Option<Value>,
+    ) -> Result<Option<Written>, ExecuteError> {
+        let kind = &self.kinds[id.workload.kind];
+        let annotation = json!({"metadata": {"annotations": {names::PINS: template::annotation(pins)}}});
+        let mut patch = match kind.carrier {
+            Carrier::Annotation if !fact.names_versions => kind.wrap(annotation),
+            _ => {
+                let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &id.namespace, &kind.resource);
+                let object = api.get(&id.workload.name).await.doing(|| self.doing(id))?;
+                let Some(template) = kind.template_of(&object.data) else { return Ok(None) };
+                // Lists are replaced as a whole; whoever changed them meanwhile has another resource version.
+                let written = with_pins(template, pins, kind.carrier);
+                kind.wrap(json!({"metadata": annotation["metadata"], "spec": written["spec"]}))
+            }
+        };
+        if let Some(besides) = besides {
+            join(&mut patch, besides);
+        }
+        self.patch_workload(id, fact, patch).await
+    }
+
+    async fn patch_workload(
+        &self,
+        id: &WorkloadId,
+        fact: &WorkloadFact,
+        mut patch: Value,
+    ) -> Result<Option<Written>, ExecuteError> {
+        let kind = &self.kinds[id.workload.kind];
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &id.namespace, &kind.resource);
+        patch["metadata"]["resourceVersion"] = json!(fact.resource_version.0.to_string());
+        let written = api.patch(&id.workload.name, &patch_params(), &Patch::Merge(patch)).await;
+        let object = written.doing(|| self.doing(id))?;
+        let fact = WorkloadFact::read(kind, &object).map(Fact::Workload);
+        Ok(fact.map(|fact| Written {
+            watched: Watched::Workload(id.workload.kind),
+            key: facts::key(&object.metadata),
+            fact: Some(fact),
+        }))
+    }
+
+    fn doing(&self, id: &WorkloadId) -> String {
+        format!("pin {} {} in {}", self.kinds[id.workload.kind].resource.kind, id.workload.name, id.namespace)
+    }
+}
+
+/// Two merge patches as one: also what one of them removes stays removed.
+fn join(patch: &mut Value, besides: Value) {
+    match (patch, besides) {
+        (Value::Object(fields), Value::Object(more)) => {
+            for (name, value) in more {
+                join(fields.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (patch, besides) => *patch = besides,
+    }
+}
+
+fn written_managed(fact: &ManagedFact) -> Written {
+    let key = facts::key(&fact.object.metadata);
+    Written { watched: Watched::VersionedConfig, key, fact: Some(Fact::Managed(Box::new(fact.clone()))) }
+}
+
+fn our_reference(managed: &ManagedFact) -> OwnerReference {
+    OwnerReference {
+        api_version: VersionedConfig::api_version(&()).into_owned(),
+        kind: VersionedConfig::kind(&()).into_owned(),
+        name: managed.object.metadata.name.clone().unwrap_or_default(),
+        uid: managed.uid().to_owned(),
+        controller: Some(false),
+        block_owner_deletion: Some(false),
+    }
+}
+
+fn patch_params() -> PatchParams {
+    PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+fn post_params() -> PostParams {
+    PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}

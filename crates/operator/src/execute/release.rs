@@ -1,0 +1,384 @@
+//! Releases: made, moved on, ended.
+
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::api::{DynamicObject, Patch};
+use kube::runtime::events::{Event, EventType};
+use kube::{Api, Resource, ResourceExt};
+use lockstep_api::{
+    Held, Move as ApiMove, Release, ReleaseCondition, ReleaseSpec, ReleaseStatus, Source as ApiSource, VersionedConfig,
+};
+use lockstep_core::release::{Action, ConsumerId, Gate, Observed, Phase, Progress, step};
+use lockstep_core::{ConfigRef, Pins, gate};
+use serde_json::{Value, json};
+
+use super::status::{config_reference, summary};
+use super::{Doing, ExecuteError, Executor, Written, our_reference, patch_params, post_params, written_managed};
+use crate::facts::{Key, ManagedFact, ReleaseFact, WorkloadFact};
+use crate::index::{ConfigId, ConfigView, Fact, How, ReleaseView, Start, Watched, WorkloadId};
+
+/// How many consumers of a release are written at the same time.
+const PARALLEL_PINS: usize = 32;
+/// A release of more consumers than this tells each of them nothing: their number would drown everything else.
+const TOLD_CONSUMERS: usize = 20;
+
+/// What came of a step.
+#[derive(Debug, Default)]
+pub struct ReleaseOutcome {
+    pub written: Vec<Written>,
+    /// When to look again although nothing changed.
+    pub wake: Option<jiff::Timestamp>,
+    pub pinned: usize,
+    pub ended: Option<Phase>,
+    /// A consumer was written by somebody else meanwhile: look again.
+    pub conflicts: usize,
+}
+
+impl Executor {
+    /// Makes the release of a change, or has one take it in.
+    pub async fn start(&self, start: Start) -> Result<Vec<Written>, ExecuteError> {
+        let Some(managed) = &start.managed else { return Ok(Vec::new()) };
+        let moves: Vec<ApiMove> = start.moves.iter().map(|step| api_move(&start, step)).collect();
+        let api: Api<Release> = Api::namespaced(self.client.clone(), &start.namespace);
+        let doing = || format!("make release {} in {}", start.name, start.namespace);
+        let object = match &start.how {
+            How::Amend(fact) if fact.object.spec.moves == moves => return Ok(Vec::new()),
+            How::Amend(_) => {
+                let patch = Patch::Merge(json!({"spec": {"moves": moves}}));
+                api.patch(&start.name, &patch_params(), &patch).await.doing(doing)?
+            }
+            How::New | How::Supersede(_) => {
+                let target = start.moves.first().map(|step| step.to.as_str()).unwrap_or_default();
+                let version = start.versions.iter().find(|fact| fact.version.object == target);
+                let spec = ReleaseSpec {
+                    moves,
+                    supersedes: match &start.how {
+                        How::Supersede(name) => Some(name.clone()),
+                        _ => None,
+                    },
+                    changed_by: version.and_then(|fact| fact.version.changed_by.clone()),
+                    reason: version.and_then(|fact| fact.version.reason.clone()),
+                    ..ReleaseSpec::default()
+                };
+                self.create_release(&api, &start.name, spec, managed).await.doing(doing)?
+            }
+        };
+        Ok(vec![written_release(object)])
+    }
+
+    async fn create_release(
+        &self,
+        api: &Api<Release>,
+        name: &str,
+        spec: ReleaseSpec,
+        managed: &ManagedFact,
+    ) -> kube::Result<Release> {
+        let mut object = Release::new(name, spec);
+        object.metadata.owner_references = Some(vec![our_reference(managed)]);
+        match api.create(&post_params(), &object).await {
+            Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(name).await,
+            created => created,
+        }
+    }
+
+    /// A release that has ended when it is made.
+    pub(super) async fn new_release(
+        &self,
+        view: &ConfigView,
+        managed: &ManagedFact,
+        step: &ApiMove,
+        progress: &Progress,
+    ) -> Result<Written, ExecuteError> {
+        let (namespace, name) = (&view.id.namespace, &view.next_release_name);
+        let api: Api<Release> = Api::namespaced(self.client.clone(), namespace);
+        let source = view.source.as_ref();
+        let spec = ReleaseSpec {
+            moves: vec![step.clone()],
+            changed_by: source.and_then(|source| source.changed_by.clone()),
+            reason: source.and_then(|source| source.reason.clone()),
+            ..ReleaseSpec::default()
+        };
+        let doing = || format!("make release {name} in {namespace}");
+        let made = self.create_release(&api, name, spec, managed).await.doing(doing)?;
+        let fact = ReleaseFact::read(made);
+        let object = self.record(namespace, &fact, progress).await?;
+        self.tell(namespace, &object, progress, source.map(|source| (&view.id, source.uid.as_str()))).await;
+        Ok(written_release(object))
+    }
+
+    /// One step of a release: what must be known before it is recorded, the record, and then what it says.
+    pub async fn release(&self, view: ReleaseView) -> Result<ReleaseOutcome, ExecuteError> {
+        let observed = Observed {
+            release: &view.fact.core,
+            policy: &view.policy,
+            members: &view.members,
+            blocked: view.blocked.clone(),
+            superseded_by: view.superseded_by.as_deref(),
+            has_succeeded: view.has_succeeded,
+            held: view.held.as_deref(),
+            inherited: &view.inherited,
+            can_judge: view.can_judge,
+        };
+        let step = step(&observed, crate::clock::now());
+        let mut outcome = ReleaseOutcome { wake: step.wake, ..ReleaseOutcome::default() };
+        for action in &step.actions {
+            match action {
+                Action::Hold { reason } => self.hold(&view, reason, &mut outcome).await?,
+                Action::Succeed => self.succeed(&view, &mut outcome).await?,
+                Action::Pin { .. } | Action::OpenGate { .. } => {}
+            }
+        }
+        let old = &view.fact.core.progress;
+        if step.progress != *old {
+            let object = self.record(&view.id.namespace, &view.fact, &step.progress).await?;
+            if step.progress.phase != old.phase {
+                tracing::info!(
+                    namespace = view.id.namespace,
+                    release = view.id.name,
+                    phase = %step.progress.phase,
+                    reason = step.progress.reason,
+                    "a release"
+                );
+                self.tell(&view.id.namespace, &object, &step.progress, None).await;
+            }
+            outcome.ended = step.progress.phase.has_ended().then_some(step.progress.phase);
+            outcome.written.push(written_release(object));
+        }
+        self.act(&view, &step.actions, &mut outcome).await?;
+        Ok(outcome)
+    }
+
+    /// Writes to consumers, many at a time. One that somebody else wrote meanwhile is looked at again.
+    async fn act(
+        &self,
+        view: &ReleaseView,
+        actions: &[Action],
+        outcome: &mut ReleaseOutcome,
+    ) -> Result<(), ExecuteError> {
+        let write = async |action: &Action| match action {
+            Action::Pin { consumer, pins, gate } => self.pin_consumer(view, consumer, pins, *gate).await,
+            Action::OpenGate { consumer } => self.open_gate(view, consumer).await,
+            Action::Hold { .. } | Action::Succeed => Ok(None),
+        };
+        let results: Vec<_> = stream::iter(actions).map(write).buffer_unordered(PARALLEL_PINS).collect().await;
+        let mut failure = None;
+        for result in results {
+            match result {
+                Ok(written) => {
+                    outcome.pinned += written.iter().count();
+                    outcome.written.extend(written);
+                }
+                Err(error) if error.is_conflict() => outcome.conflicts += 1,
+                Err(error) => failure = Some(error),
+            }
+        }
+        // What was written goes into the index all the same, so the failure is reported by looking again.
+        if let Some(error) = failure {
+            tracing::warn!(error = format!("{error:#}"), "a consumer could not be written and is tried again");
+            outcome.conflicts += 1;
+        }
+        Ok(())
+    }
+
+    async fn pin_consumer(
+        &self,
+        view: &ReleaseView,
+        consumer: &ConsumerId,
+        pins: &Pins,
+        gate: Gate,
+    ) -> Result<Option<Written>, ExecuteError> {
+        let Some((key, fact)) = view.workloads.get(consumer) else { return Ok(None) };
+        let id = WorkloadId { namespace: view.id.namespace.clone(), workload: key.clone() };
+        let besides = match (gate, &fact.gate.saved) {
+            (Gate::FirstBatch(size), saved) => {
+                Some(self.closed_gate(&id, fact, saved.as_deref(), size, view.policy.bake).await?)
+            }
+            (Gate::Open, Some(saved)) => Some(gate::open(saved)),
+            (Gate::Open, None) => None,
+        };
+        let written = self.pin(&id, fact, pins, besides).await?;
+        if view.workloads.len() <= TOLD_CONSUMERS {
+            self.tell_consumer(view, fact, pins).await;
+        }
+        Ok(written)
+    }
+
+    /// What the fields were must be read first: the index does not keep them.
+    async fn closed_gate(
+        &self,
+        id: &WorkloadId,
+        fact: &WorkloadFact,
+        saved: Option<&str>,
+        size: u32,
+        bake: std::time::Duration,
+    ) -> Result<Value, ExecuteError> {
+        let kind = &self.kinds[id.workload.kind];
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &id.namespace, &kind.resource);
+        let doing = || format!("read {} {} in {}", kind.resource.kind, id.workload.name, id.namespace);
+        let object = api.get(&id.workload.name).await.doing(doing)?;
+        Ok(gate::close(&fact.owner.kind, &object.data["spec"], saved, size, bake))
+    }
+
+    async fn open_gate(&self, view: &ReleaseView, consumer: &ConsumerId) -> Result<Option<Written>, ExecuteError> {
+        let Some((key, fact)) = view.workloads.get(consumer) else { return Ok(None) };
+        let Some(saved) = &fact.gate.saved else { return Ok(None) };
+        let id = WorkloadId { namespace: view.id.namespace.clone(), workload: key.clone() };
+        self.patch_workload(&id, fact, gate::open(saved)).await
+    }
+
+    /// The versions must not be tried again, nor joined: noted before anything is put back.
+    async fn hold(&self, view: &ReleaseView, reason: &str, outcome: &mut ReleaseOutcome) -> Result<(), ExecuteError> {
+        for (managed, step) in self.moved(view) {
+            if step.from == step.to {
+                continue;
+            }
+            let held = Held {
+                object: step.to.clone(),
+                version: step.to_version.clone(),
+                release: view.id.name.clone(),
+                reason: reason.to_owned(),
+            };
+            outcome.written.push(self.note(managed, json!({"held": held, "releasing": null})).await?);
+        }
+        Ok(())
+    }
+
+    async fn succeed(&self, view: &ReleaseView, outcome: &mut ReleaseOutcome) -> Result<(), ExecuteError> {
+        for (managed, step) in self.moved(view) {
+            let status = managed.object.status.clone().unwrap_or_default();
+            let current = status.versions.iter().find(|version| version.object == step.to).cloned();
+            let current =
+                current.or_else(|| view.versions.iter().find(|fact| fact.version.object == step.to).map(summary));
+            if let Some(current) = current {
+                outcome
+                    .written
+                    .push(self.note(managed, json!({"current": current, "held": null, "releasing": null})).await?);
+            }
+        }
+        Ok(())
+    }
+
+    fn moved<'a>(&self, view: &'a ReleaseView) -> Vec<(&'a ManagedFact, &'a ApiMove)> {
+        let of = |step: &ApiMove| ConfigRef::from(&step.source);
+        let managed = |step: &ApiMove| view.managed.iter().find(|managed| managed.config == of(step));
+        view.fact.object.spec.moves.iter().filter_map(|step| Some((managed(step)?, step))).collect()
+    }
+
+    async fn note(&self, managed: &ManagedFact, status: Value) -> Result<Written, ExecuteError> {
+        let (name, namespace) = (managed.object.name_any(), managed.object.namespace().unwrap_or_default());
+        let api: Api<VersionedConfig> = Api::namespaced(self.client.clone(), &namespace);
+        let written = api.patch_status(&name, &patch_params(), &Patch::Merge(json!({"status": status}))).await;
+        let object = written.doing(|| format!("report on VersionedConfig {name} in {namespace}"))?;
+        Ok(written_managed(&ManagedFact::read(object)))
+    }
+
+    async fn record(&self, namespace: &str, fact: &ReleaseFact, progress: &Progress) -> Result<Release, ExecuteError> {
+        let conditions = conditions(&fact.object, progress);
+        let status = ReleaseStatus::new(progress, &fact.object.spec.moves, conditions);
+        let api: Api<Release> = Api::namespaced(self.client.clone(), namespace);
+        let mut body = json!(status);
+        if progress.consumers.is_empty() {
+            body["consumers"] = json!([]);
+        }
+        // Nobody else writes it; the version makes sure of that.
+        let version = fact.resource_version.0.to_string();
+        let patch = Patch::Merge(json!({"metadata": {"resourceVersion": version}, "status": body}));
+        let name = &fact.core.name;
+        let written = api.patch_status(name, &patch_params(), &patch).await;
+        written.doing(|| format!("record release {name} in {namespace}"))
+    }
+
+    /// Events for people, about the release and its configs. That one is lost is no reason to stop.
+    async fn tell(&self, namespace: &str, release: &Release, progress: &Progress, source: Option<(&ConfigId, &str)>) {
+        let is_bad = matches!(
+            progress.phase,
+            Phase::RollingBack | Phase::RolledBack | Phase::Failed | Phase::Rejected | Phase::Aborted
+        );
+        let summary = release.status.as_ref().map(|status| status.summary.clone()).unwrap_or_default();
+        let event = Event {
+            type_: if is_bad { EventType::Warning } else { EventType::Normal },
+            reason: progress.phase.to_string(),
+            action: "Release".to_owned(),
+            note: Some(format!("{summary}: {}", progress.reason)),
+            secondary: None,
+        };
+        self.publish_event(&event, &release.object_ref(&())).await;
+        let is_worth_telling = progress.phase.has_ended() || progress.phase == Phase::RollingBack;
+        if let Some((id, uid)) = source {
+            self.publish_event(&event, &config_reference(id, uid)).await;
+        } else if is_worth_telling {
+            for step in &release.spec.moves {
+                let id = ConfigId { namespace: namespace.to_owned(), config: (&step.source).into() };
+                self.publish_event(&event, &config_reference(&id, "")).await;
+            }
+        }
+    }
+
+    async fn tell_consumer(&self, view: &ReleaseView, fact: &WorkloadFact, pins: &Pins) {
+        let is_back = view.fact.core.progress.phase == Phase::RollingBack;
+        let event = Event {
+            type_: if is_back { EventType::Warning } else { EventType::Normal },
+            reason: if is_back { "ConfigRolledBack" } else { "ConfigReleased" }.to_owned(),
+            action: "Pin".to_owned(),
+            note: Some(format!("release {} pins it to {pins}", view.id.name)),
+            secondary: None,
+        };
+        let about = ObjectReference {
+            api_version: Some(fact.owner.api_version.clone()),
+            kind: Some(fact.owner.kind.clone()),
+            name: Some(fact.owner.name.clone()),
+            namespace: Some(view.id.namespace.clone()),
+            uid: Some(fact.owner.uid.clone()),
+            ..ObjectReference::default()
+        };
+        self.publish_event(&event, &about).await;
+    }
+
+    async fn publish_event(&self, event: &Event, about: &ObjectReference) {
+        if let Err(error) = self.events.publish(event, about).await {
+            tracing::warn!(%error, object = about.name, "an Event could not be written");
+        }
+    }
+}
+
+fn api_move(start: &Start, step: &lockstep_core::release::Move) -> ApiMove {
+    let name_of = |object: &str| {
+        let found = start.versions.iter().find(|fact| fact.version.object == object && fact.config == step.config);
+        found.map_or_else(|| object.to_owned(), |fact| fact.version.name.to_string())
+    };
+    ApiMove {
+        source: ApiSource { kind: step.config.kind.into(), name: step.config.name.clone() },
+        from: step.from.clone(),
+        to: step.to.clone(),
+        from_version: name_of(&step.from),
+        to_version: name_of(&step.to),
+    }
+}
+
+fn conditions(old: &Release, progress: &Progress) -> Vec<Condition> {
+    let known = old.status.iter().flat_map(|status| &status.conditions);
+    let condition = |of: ReleaseCondition| {
+        let status = match of.holds(progress.phase) {
+            Some(true) => "True",
+            Some(false) => "False",
+            None => "Unknown",
+        };
+        let same = known.clone().find(|known| known.type_ == of.name() && known.status == status);
+        Condition {
+            type_: of.name().to_owned(),
+            status: status.to_owned(),
+            reason: progress.phase.to_string(),
+            message: progress.reason.clone(),
+            last_transition_time: same
+                .map_or_else(|| Time(crate::clock::now()), |same| same.last_transition_time.clone()),
+            observed_generation: old.metadata.generation,
+        }
+    };
+    ReleaseCondition::ALL.into_iter().map(condition).collect()
+}
+
+fn written_release(object: Release) -> Written {
+    let key = Key { namespace: object.namespace().unwrap_or_default(), name: object.name_any() };
+    Written { watched: Watched::Release, key, fact: Some(Fact::Release(Box::new(ReleaseFact::read(object)))) }
+}

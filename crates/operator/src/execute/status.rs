@@ -1,0 +1,247 @@
+//! What a VersionedConfig tells people.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::Api;
+use kube::api::Patch;
+use kube::runtime::events::{Event, EventType};
+use lockstep_api::{ConditionType, Consumer, Held, VersionSummary, VersionedConfig, VersionedConfigStatus};
+use lockstep_core::Pin;
+use serde_json::{Value, json};
+
+use super::{ConfigOutcome, Doing, ExecuteError, Executor, patch_params, written_managed};
+use crate::facts::{ConfigFact, ManagedFact, VersionFact};
+use crate::index::{ConfigId, ConfigView, Fact, WorkloadKey};
+
+/// How many consumers a status lists.
+const LISTED_CONSUMERS: usize = 100;
+
+/// What came of a look at a config; what it does not say stays as it was.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    pub(super) released: Option<String>,
+    pub(super) last_number: Option<u64>,
+    /// Why nothing happens.
+    pub(super) refusal: Option<String>,
+    /// A version that is invalid, and why.
+    pub(super) rejected: Option<(String, String)>,
+    pub(super) held: Option<Held>,
+    /// What was held is so no more.
+    pub(super) lets_go: bool,
+}
+
+impl Executor {
+    /// Writes the report, if it says anything new.
+    pub(super) async fn report(
+        &self,
+        view: &ConfigView,
+        managed: Option<&ManagedFact>,
+        report: Report,
+        outcome: &mut ConfigOutcome,
+    ) -> Result<(), ExecuteError> {
+        if view.source.is_none() {
+            return Ok(());
+        }
+        if view.id.config.versioned_config_name().len() > lockstep_core::config::MAX_NAME_LENGTH {
+            // No VersionedConfig can be named after it: the Event has to do.
+            return match &report.refusal {
+                Some(refusal) => self.warn(view, refusal).await,
+                None => Ok(()),
+            };
+        }
+        let managed = match managed {
+            Some(managed) => managed.clone(),
+            None if report.refusal.is_some() => self.adopt(&view.id, outcome).await?,
+            None => return Ok(()),
+        };
+        let old = managed.object.status.clone().unwrap_or_default();
+        let status = self.status(view, &managed, &old, &report, outcome);
+        if status == old {
+            return Ok(());
+        }
+        let is_news = |refusal: &&String| old.conditions.first().is_none_or(|old| old.message != **refusal);
+        let refusal = report.refusal.as_ref().filter(is_news);
+        self.write_status(&view.id, &managed, &status, outcome).await?;
+        match refusal {
+            Some(refusal) => self.warn(view, refusal).await,
+            None => Ok(()),
+        }
+    }
+
+    fn status(
+        &self,
+        view: &ConfigView,
+        managed: &ManagedFact,
+        old: &VersionedConfigStatus,
+        report: &Report,
+        outcome: &ConfigOutcome,
+    ) -> VersionedConfigStatus {
+        let just_written = outcome.written.iter().filter_map(|written| match &written.fact {
+            Some(Fact::Config(ConfigFact::Version(fact))) => Some(fact),
+            _ => None,
+        });
+        let mut versions: Vec<VersionSummary> = view.versions.iter().chain(just_written).map(summary).collect();
+        versions.sort_by_key(|version| std::cmp::Reverse(version.number));
+        let named = |object: &str| versions.iter().find(|version| version.object == object);
+        let current = match &report.released {
+            Some(released) => named(released).cloned(),
+            None => old.current.clone(),
+        };
+        let kept = old.held.clone().filter(|_| !report.lets_go);
+        let held = report.held.clone().or(kept);
+        let moving = view.moving_to.as_deref().or(outcome.release.as_deref());
+        let releasing =
+            moving.map(|object| named(object).map_or_else(|| object.to_owned(), |found| found.version.clone()));
+        let condition = condition(managed, &current, releasing.as_deref(), held.as_ref(), report.refusal.as_deref());
+        let last_number = versions.iter().map(|version| version.number).max().unwrap_or(0).max(old.last_number);
+        let compared = outcome.digest.as_ref().map(|(at, _)| *at);
+        VersionedConfigStatus {
+            observed_resource_version: self.compared(view, compared, &current, old),
+            current,
+            releasing,
+            held,
+            versions,
+            last_number: report.last_number.map_or(last_number, |number| i64::try_from(number).unwrap_or(i64::MAX)),
+            consumer_count: i64::try_from(view.consumers.len()).unwrap_or(i64::MAX),
+            consumers: self.listed_consumers(view),
+            conditions: vec![condition],
+        }
+    }
+
+    /// The source's resource version, if it has the current version's content: then it need not be read after a restart.
+    fn compared(
+        &self,
+        view: &ConfigView,
+        compared: Option<crate::facts::ResourceVersion>,
+        current: &Option<VersionSummary>,
+        old: &VersionedConfigStatus,
+    ) -> Option<String> {
+        let source = view.source.as_ref()?;
+        let current = current.as_ref()?;
+        let digest = |object: &str| {
+            view.versions.iter().find(|fact| fact.version.object == object).map(|fact| &fact.version.digest)
+        };
+        let at = compared.unwrap_or(source.resource_version);
+        let is_current = match (&view.digest, digest(&current.object)) {
+            (Some(known), Some(current)) => known.full() == current,
+            _ => false,
+        };
+        if is_current { Some(at.0.to_string()) } else { old.observed_resource_version.clone() }
+    }
+
+    fn listed_consumers(&self, view: &ConfigView) -> Vec<Consumer> {
+        let consumer = |(key, pin): &(WorkloadKey, Option<Pin>)| Consumer {
+            kind: self.kinds.get(key.kind).map(|kind| kind.resource.kind.clone()).unwrap_or_default(),
+            name: key.name.clone(),
+            pinned: pin.as_ref().map(ToString::to_string),
+        };
+        view.consumers.iter().take(LISTED_CONSUMERS).map(consumer).collect()
+    }
+
+    /// Whoever wrote it since we looked wins: what a release noted there must not be lost.
+    async fn write_status(
+        &self,
+        id: &ConfigId,
+        managed: &ManagedFact,
+        status: &VersionedConfigStatus,
+        outcome: &mut ConfigOutcome,
+    ) -> Result<(), ExecuteError> {
+        let name = managed.object.metadata.name.clone().unwrap_or_default();
+        let api: Api<VersionedConfig> = Api::namespaced(self.client.clone(), &id.namespace);
+        let mut body = json!(status);
+        for field in ["current", "releasing", "held", "observedResourceVersion"] {
+            // A merge patch removes only what it is told to.
+            if body.get(field).is_none() {
+                body[field] = Value::Null;
+            }
+        }
+        for field in ["versions", "consumers"] {
+            if body.get(field).is_none() {
+                body[field] = json!([]);
+            }
+        }
+        let version = managed.resource_version.0.to_string();
+        let patch = Patch::Merge(json!({"metadata": {"resourceVersion": version}, "status": body}));
+        let written = api.patch_status(&name, &patch_params(), &patch).await;
+        let fact =
+            ManagedFact::read(written.doing(|| format!("report on VersionedConfig {name} in {}", id.namespace))?);
+        outcome.written.push(written_managed(&fact));
+        Ok(())
+    }
+
+    async fn warn(&self, view: &ConfigView, reason: &str) -> Result<(), ExecuteError> {
+        let Some(source) = &view.source else { return Ok(()) };
+        let id = &view.id;
+        tracing::warn!(namespace = id.namespace, config = %id.config, reason, "a change is refused");
+        let about = config_reference(id, &source.uid);
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "Refused".to_owned(),
+            action: "Release".to_owned(),
+            note: Some(reason.to_owned()),
+            secondary: None,
+        };
+        let published = self.events.publish(&event, &about).await;
+        published.doing(|| format!("write an Event about {} in {}", id.config, id.namespace))
+    }
+}
+
+pub(super) fn config_reference(id: &ConfigId, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some(id.config.kind.kind().to_owned()),
+        name: Some(id.config.name.clone()),
+        namespace: Some(id.namespace.clone()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+pub(super) fn summary(fact: &VersionFact) -> VersionSummary {
+    let version = &fact.version;
+    VersionSummary {
+        version: version.name.to_string(),
+        number: i64::try_from(version.number).unwrap_or(i64::MAX),
+        object: version.object.clone(),
+        changed_by: version.changed_by.clone(),
+        reason: version.reason.clone(),
+        created_at: fact.created_at.clone(),
+    }
+}
+
+fn condition(
+    managed: &ManagedFact,
+    current: &Option<VersionSummary>,
+    releasing: Option<&str>,
+    held: Option<&Held>,
+    refusal: Option<&str>,
+) -> Condition {
+    let name = current.as_ref().map_or("?", |current| current.version.as_str());
+    let (is_true, reason, message) = match (refusal, releasing, held) {
+        (Some(refusal), ..) => (false, "Refused", refusal.to_owned()),
+        (None, Some(releasing), _) => {
+            (false, "Releasing", format!("version {releasing} is being released; {name} is the last good one"))
+        }
+        (None, None, Some(held)) => (
+            false,
+            "Held",
+            format!(
+                "version {} failed in release {} and is held: {}. Change the config, or set spec.retry to {} to try it again",
+                held.version, held.release, held.reason, held.release
+            ),
+        ),
+        (None, None, None) => (true, "Released", format!("version {name} is released to all consumers")),
+    };
+    let status = if is_true { "True" } else { "False" };
+    let mut old = managed.object.status.iter().flat_map(|status| &status.conditions);
+    let same = old.find(|old| old.type_ == ConditionType::Ready.name() && old.status == status);
+    let since = same.map(|old| old.last_transition_time.clone());
+    Condition {
+        type_: ConditionType::Ready.name().to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: since.unwrap_or_else(|| Time(crate::clock::now())),
+        observed_generation: managed.object.metadata.generation,
+    }
+}

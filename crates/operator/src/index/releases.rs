@@ -1,0 +1,542 @@
+//! What the index knows of releases: which changes go together, who is part of one, and how they do.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use jiff::Timestamp;
+use lockstep_core::health::PodHealth;
+use lockstep_core::keys::is_concerned;
+use lockstep_core::policy::Policy;
+use lockstep_core::release::{Block, ConsumerId, Member, Move, Phase, Record, Release, State, is_new_pod};
+use lockstep_core::storm;
+use lockstep_core::{ConfigRef, Pin};
+
+use super::{ConfigId, Index, Namespace, ReleaseId, Todo, WorkloadKey};
+use crate::facts::{ManagedFact, PodFact, PolicyFact, ReleaseFact, VersionFact, WorkloadFact};
+
+/// Everything about one release that a decision needs.
+#[derive(Debug, Clone)]
+pub struct ReleaseView {
+    pub id: ReleaseId,
+    pub fact: ReleaseFact,
+    pub policy: Policy,
+    pub members: Vec<Member>,
+    /// The objects behind the members.
+    pub workloads: HashMap<ConsumerId, (WorkloadKey, WorkloadFact)>,
+    pub blocked: Option<Block>,
+    pub superseded_by: Option<String>,
+    pub has_succeeded: bool,
+    pub held: Option<String>,
+    pub inherited: Vec<Record>,
+    pub can_judge: bool,
+    /// The VersionedConfigs of its configs.
+    pub managed: Vec<ManagedFact>,
+    /// The versions that it moves to.
+    pub versions: Vec<VersionFact>,
+}
+
+/// Changes that are to become one release.
+#[derive(Debug, Clone)]
+pub struct Start {
+    pub namespace: String,
+    pub name: String,
+    pub moves: Vec<Move>,
+    pub how: How,
+    pub versions: Vec<VersionFact>,
+    pub managed: Option<ManagedFact>,
+}
+
+#[derive(Debug, Clone)]
+pub enum How {
+    New,
+    /// A release that has not started takes them in.
+    Amend(Box<ReleaseFact>),
+    /// A release under way is replaced.
+    Supersede(String),
+}
+
+impl Index {
+    /// Remembers where a config wants to go; true if that is news.
+    pub fn note_candidate(&mut self, id: &ConfigId, to: Option<String>) -> bool {
+        let Some(namespace) = self.namespaces.get_mut(&id.namespace) else { return false };
+        match to {
+            Some(to) => namespace.candidates.insert(id.config.clone(), to.clone()) != Some(to),
+            None => namespace.candidates.remove(&id.config).is_some(),
+        }
+    }
+
+    pub fn settle(&self, id: &ConfigId) -> std::time::Duration {
+        let namespace = self.namespaces.get(&id.namespace);
+        namespace
+            .map_or(self.default_policy.settle, |namespace| namespace.policy(&id.config, &self.default_policy).settle)
+    }
+
+    /// The release that a change makes, together with what changed beside it.
+    pub fn start(&self, id: &ConfigId) -> Option<Start> {
+        self.namespaces.get(&id.namespace)?.start(&id.namespace, &id.config)
+    }
+
+    pub fn release(&self, id: &ReleaseId, now: Timestamp) -> Option<ReleaseView> {
+        let namespace = self.namespaces.get(&id.namespace)?;
+        let fact = namespace.releases.get(&id.name).filter(|fact| !fact.has_ended())?;
+        let budget = self.budget(now);
+        Some(namespace.release_view(id, fact, &self.default_policy, budget, now))
+    }
+
+    /// Until when the whole cluster has rolled enough, if it has. What counts is in the releases themselves, so it outlives us.
+    fn budget(&self, now: Timestamp) -> Option<Timestamp> {
+        let recent = self.namespaces.values().flat_map(|namespace| namespace.releases.values()).filter_map(|fact| {
+            let at = fact.core.progress.started_at.filter(|at| storm::is_within(*at, storm::BUDGET_WINDOW, now))?;
+            Some((at, fact.core.progress.consumers.iter().filter(|record| was_pinned(record)).count()))
+        });
+        let (mut latest, mut pinned) = (None, 0);
+        for (at, count) in recent {
+            (latest, pinned) = (latest.max(Some(at)), pinned + count);
+        }
+        let window = jiff::SignedDuration::try_from(storm::BUDGET_WINDOW).unwrap_or_default();
+        latest.filter(|_| pinned >= storm::BUDGET).map(|at| at + window)
+    }
+
+    /// The namespaces whose pods must be known.
+    pub fn namespaces_with_releases(&self) -> &HashSet<String> {
+        &self.with_releases
+    }
+
+    /// Pods of a namespace without releases are nobody's concern.
+    pub fn forget_pods(&mut self, namespace: &str) {
+        if let Some(namespace) = self.namespaces.get_mut(namespace) {
+            namespace.pods.clear();
+            namespace.pods_are_known = false;
+        }
+    }
+
+    /// All pods of a namespace were listed.
+    pub fn pods_listed(&mut self, namespace: &str) -> Vec<super::Work> {
+        let Some(state) = self.namespaces.get_mut(namespace) else { return Vec::new() };
+        state.pods_are_known = true;
+        Todo { releases: state.open_releases(), ..Todo::default() }.within(namespace)
+    }
+
+    pub(super) fn count_releases(&mut self, namespace: &str) {
+        let has =
+            self.namespaces.get(namespace).is_some_and(|state| state.releases.values().any(|fact| !fact.has_ended()));
+        if has {
+            self.with_releases.insert(namespace.to_owned());
+        } else {
+            self.with_releases.remove(namespace);
+        }
+    }
+}
+
+fn was_pinned(record: &Record) -> bool {
+    !record.has_joined && !matches!(record.state, State::Waiting | State::Gone)
+}
+
+impl Namespace {
+    pub(super) fn apply_release(&mut self, name: &str, fact: ReleaseFact) -> Todo {
+        let configs: BTreeSet<ConfigRef> = fact.core.configs().cloned().collect();
+        let has_ended = fact.has_ended();
+        self.releases.insert(name.to_owned(), fact);
+        // What waits for it, or is replaced by it, has to hear of it.
+        let releases = self.open_releases();
+        let retention = if has_ended { configs.clone() } else { BTreeSet::new() };
+        Todo { configs, releases, retention, ..Todo::default() }
+    }
+
+    pub(super) fn remove_release(&mut self, name: &str) -> Todo {
+        let Some(fact) = self.releases.remove(name) else { return Todo::default() };
+        Todo { configs: fact.core.configs().cloned().collect(), releases: self.open_releases(), ..Todo::default() }
+    }
+
+    pub(super) fn apply_policy(&mut self, name: &str, fact: Option<PolicyFact>) -> Todo {
+        match fact {
+            Some(fact) => drop(self.policies.insert(name.to_owned(), fact)),
+            None => drop(self.policies.remove(name)),
+        }
+        Todo { configs: self.managed.keys().cloned().collect(), releases: self.open_releases(), ..Todo::default() }
+    }
+
+    pub(super) fn apply_pod(&mut self, name: &str, fact: Option<PodFact>) -> Todo {
+        let old = match fact {
+            Some(fact) => self.pods.insert(name.to_owned(), fact),
+            None => self.pods.remove(name),
+        };
+        let seen = [old.as_ref(), self.pods.get(name)];
+        let configs: BTreeSet<&ConfigRef> =
+            seen.into_iter().flatten().flat_map(|fact| fact.pins.iter().map(|(config, _)| config)).collect();
+        Todo { releases: self.releases_of(configs.iter().copied()), ..Todo::default() }
+    }
+
+    fn open_releases(&self) -> BTreeSet<String> {
+        self.releases.iter().filter(|(_, fact)| !fact.has_ended()).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The open releases that move one of these configs.
+    pub(super) fn releases_of<'a>(&self, configs: impl Iterator<Item = &'a ConfigRef> + Clone) -> BTreeSet<String> {
+        let moves = |fact: &ReleaseFact| configs.clone().any(|config| fact.core.configs().any(|own| own == config));
+        let open = self.releases.iter().filter(|(_, fact)| !fact.has_ended() && moves(fact));
+        open.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Where a release under way or about to start moves a config.
+    pub(super) fn moving_to(&self, config: &ConfigRef) -> Option<String> {
+        let open = self.releases.values().filter(|fact| {
+            !fact.has_ended() && fact.core.progress.phase != Phase::RollingBack && !self.is_superseded(fact)
+        });
+        open.flat_map(|fact| &fact.core.moves).find(|step| step.config == *config).map(|step| step.to.clone())
+    }
+
+    fn is_superseded(&self, fact: &ReleaseFact) -> bool {
+        self.superseded_by(&fact.core.name).is_some()
+    }
+
+    fn superseded_by(&self, name: &str) -> Option<&str> {
+        let newer = self.releases.values().find(|fact| fact.object.spec.supersedes.as_deref() == Some(name))?;
+        Some(newer.core.name.as_str())
+    }
+
+    pub(super) fn policy(&self, config: &ConfigRef, default: &Policy) -> Policy {
+        let named = self.sources.get(config).and_then(|source| source.policy.as_deref());
+        let name = named.unwrap_or(lockstep_core::names::DEFAULT_POLICY);
+        self.policies.get(name).map_or_else(|| default.clone(), |fact| fact.spec.over(default))
+    }
+
+    /// The policy that a config names and that is not there.
+    pub(super) fn missing_policy(&self, config: &ConfigRef) -> Option<String> {
+        let named = self.sources.get(config)?.policy.clone()?;
+        (!self.policies.contains_key(&named)).then_some(named)
+    }
+
+    /// Whether a workload that is written during a release may have the new version at once: not if others go before it.
+    pub(super) fn can_join(&self, config: &ConfigRef, default: &Policy) -> bool {
+        let waves: BTreeSet<i32> = self.changeable(config).map(|(_, fact)| fact.wave).collect();
+        waves.len() <= 1 && self.policy(config, default).joining.enabled
+    }
+
+    /// What must stay for as long as a release may still go forward or back, or hold it against somebody.
+    pub(super) fn needed_by_releases(&self, config: &ConfigRef) -> Vec<String> {
+        let open = self.releases.values().filter(|fact| !fact.has_ended());
+        let moves = open.flat_map(|fact| &fact.core.moves).filter(|step| step.config == *config);
+        let held = self.managed.get(config).and_then(|managed| managed.object.status.as_ref()?.held.as_ref());
+        moves
+            .flat_map(|step| [step.from.clone(), step.to.clone()])
+            .chain(held.map(|held| held.object.clone()))
+            .collect()
+    }
+
+    pub(super) fn rejected(&self, config: &ConfigRef) -> Vec<ReleaseFact> {
+        let rejected = self.releases.values().filter(|fact| fact.core.progress.phase == Phase::Rejected);
+        rejected.filter(|fact| fact.core.configs().any(|own| own == config)).cloned().collect()
+    }
+
+    /// The releases beyond the newest `keep`. What was superseded by an open release still says how things were before it.
+    pub(super) fn old_releases(&self, config: &ConfigRef, keep: usize) -> Vec<ReleaseFact> {
+        let first = |fact: &&ReleaseFact| fact.core.configs().next() == Some(config);
+        let needed: HashSet<&str> = self
+            .releases
+            .values()
+            .filter(|fact| !fact.has_ended())
+            .filter_map(|fact| fact.object.spec.supersedes.as_deref())
+            .collect();
+        let mut ended: Vec<&ReleaseFact> =
+            self.releases.values().filter(first).filter(|fact| fact.has_ended()).collect();
+        ended.sort_by_key(|fact| std::cmp::Reverse(fact.core.progress.ended_at));
+        let old = ended.into_iter().skip(keep.max(1)).filter(|fact| !needed.contains(fact.core.name.as_str()));
+        old.cloned().collect()
+    }
+
+    fn changeable(&self, config: &ConfigRef) -> impl Iterator<Item = (&WorkloadKey, &WorkloadFact)> {
+        self.users_of(config).filter(|(_, fact)| fact.is_consumer && fact.can_change)
+    }
+
+    // --- which changes go together ---
+
+    fn start(&self, namespace: &str, config: &ConfigRef) -> Option<Start> {
+        self.candidates.get(config)?;
+        let group = self.group(config);
+        let open = self.releases.values().filter(|fact| !fact.has_ended() && !self.is_superseded(fact));
+        let waiting = open.clone().find(|fact| !fact.is_under_way() && self.meets(fact, &group));
+        let under_way = open.filter(|fact| fact.is_under_way() && fact.core.progress.phase != Phase::RollingBack);
+        let replaced = under_way.clone().find(|fact| fact.core.configs().any(|own| own == config));
+        let mut targets: BTreeMap<ConfigRef, String> = BTreeMap::new();
+        for fact in waiting.into_iter().chain(replaced.filter(|_| waiting.is_none())) {
+            targets.extend(fact.core.moves.iter().map(|step| (step.config.clone(), step.to.clone())));
+        }
+        // A config of another release under way waits for its end.
+        let elsewhere = |config: &ConfigRef| {
+            let mut others =
+                under_way.clone().filter(|fact| replaced.is_none_or(|replaced| replaced.core.name != fact.core.name));
+            others.any(|fact| fact.core.configs().any(|own| own == config))
+        };
+        let joined = group.into_iter().filter(|config| !elsewhere(config));
+        targets.extend(joined.filter_map(|config| Some((config.clone(), self.candidates.get(&config)?.clone()))));
+        let moves: Vec<Move> = targets.into_iter().filter_map(|(config, to)| self.step(config, to)).collect();
+        let first = moves.first()?.config.clone();
+        let how = match (waiting, replaced) {
+            (Some(waiting), _) => How::Amend(Box::new(waiting.clone())),
+            (None, Some(replaced)) => How::Supersede(replaced.core.name.clone()),
+            (None, None) => How::New,
+        };
+        let name = match &how {
+            How::Amend(fact) => fact.core.name.clone(),
+            _ => self.next_name(&first),
+        };
+        let versions = moves.iter().flat_map(|step| self.versions.get(&step.config)).flat_map(BTreeMap::values);
+        Some(Start {
+            namespace: namespace.to_owned(),
+            name,
+            versions: versions.cloned().collect(),
+            managed: self.managed.get(&first).cloned(),
+            moves,
+            how,
+        })
+    }
+
+    fn step(&self, config: ConfigRef, to: String) -> Option<Move> {
+        let from = self.managed.get(&config)?.released()?.to_owned();
+        Some(Move { config, from, to })
+    }
+
+    /// All configs that want to move and meet in a consumer, directly or through others.
+    fn group(&self, config: &ConfigRef) -> BTreeSet<ConfigRef> {
+        let mut group = BTreeSet::from([config.clone()]);
+        let mut open = vec![config.clone()];
+        while let Some(config) = open.pop() {
+            for (_, fact) in self.changeable(&config) {
+                for other in fact.references.iter().filter(|other| self.candidates.contains_key(*other)) {
+                    if group.insert(other.clone()) {
+                        open.push(other.clone());
+                    }
+                }
+            }
+        }
+        group
+    }
+
+    /// Whether a release shares a config or a consumer with a group.
+    fn meets(&self, fact: &ReleaseFact, group: &BTreeSet<ConfigRef>) -> bool {
+        let shares_config = fact.core.configs().any(|config| group.contains(config));
+        let keys = |config: &ConfigRef| -> HashSet<WorkloadKey> {
+            self.changeable(config).map(|(key, _)| key.clone()).collect()
+        };
+        let consumers: HashSet<WorkloadKey> = fact.core.configs().flat_map(keys).collect();
+        shares_config || group.iter().any(|config| self.changeable(config).any(|(key, _)| consumers.contains(key)))
+    }
+
+    pub(super) fn next_name(&self, config: &ConfigRef) -> String {
+        let prefix = release_prefix(config);
+        let numbers = self.releases.keys().filter_map(|name| name.strip_prefix(&prefix)?.parse::<u64>().ok());
+        format!("{prefix}{}", numbers.max().unwrap_or(0) + 1)
+    }
+
+    // --- one release ---
+
+    fn release_view(
+        &self,
+        id: &ReleaseId,
+        fact: &ReleaseFact,
+        default: &Policy,
+        budget: Option<Timestamp>,
+        now: Timestamp,
+    ) -> ReleaseView {
+        let mut policies = fact.core.configs().map(|config| self.policy(config, default));
+        let first = policies.next().unwrap_or_else(|| default.clone());
+        let policy = policies.fold(first, |all, policy| all.and(&policy));
+        let workloads = self.workloads_of(&fact.core);
+        let pods = self.pods_by_consumer();
+        let member = |(key, workload): (&WorkloadKey, &WorkloadFact)| {
+            self.member(&fact.core, workload, pods.get(key).map_or(&[][..], Vec::as_slice), &policy, now)
+        };
+        let members: Vec<Member> = workloads.iter().map(|(key, fact)| member((key, fact))).collect();
+        let managed: Vec<ManagedFact> =
+            fact.core.configs().filter_map(|config| self.managed.get(config).cloned()).collect();
+        let held = managed.iter().find_map(|managed| {
+            let held = managed.object.status.as_ref()?.held.as_ref()?;
+            (held.release == fact.core.name).then(|| held.reason.clone())
+        });
+        let is_done = |step: &Move| {
+            let released = self.managed.get(&step.config).and_then(ManagedFact::released);
+            step.from != step.to && released == Some(step.to.as_str())
+        };
+        let blocked = if fact.core.progress.started_at.is_some() {
+            None
+        } else {
+            self.blocked(fact, &members, &policy, budget, now)
+        };
+        ReleaseView {
+            id: id.clone(),
+            members,
+            workloads: workloads.into_iter().map(|(key, fact)| (fact.id(), (key.clone(), fact.clone()))).collect(),
+            blocked,
+            superseded_by: self.superseded_by(&fact.core.name).map(str::to_owned),
+            has_succeeded: !fact.core.moves.is_empty() && fact.core.moves.iter().all(is_done),
+            held,
+            inherited: self.inherited(fact),
+            can_judge: self.pods_are_known,
+            versions: fact
+                .core
+                .moves
+                .iter()
+                .filter_map(|step| self.versions.get(&step.config)?.get(&step.to).cloned())
+                .collect(),
+            managed,
+            policy,
+            fact: fact.clone(),
+        }
+    }
+
+    fn workloads_of(&self, release: &Release) -> BTreeMap<&WorkloadKey, &WorkloadFact> {
+        release.configs().flat_map(|config| self.changeable(config)).collect()
+    }
+
+    fn inherited(&self, fact: &ReleaseFact) -> Vec<Record> {
+        let earlier = fact.object.spec.supersedes.as_ref().and_then(|name| self.releases.get(name));
+        let left = earlier.filter(|earlier| earlier.core.progress.phase == Phase::Superseded);
+        left.map(|earlier| earlier.core.progress.consumers.clone()).unwrap_or_default()
+    }
+
+    fn blocked(
+        &self,
+        fact: &ReleaseFact,
+        members: &[Member],
+        policy: &Policy,
+        budget: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Block> {
+        let consumers: HashSet<&ConsumerId> = members.iter().map(|member| &member.consumer).collect();
+        let overlaps = |other: &&ReleaseFact| {
+            let records = &other.core.progress.consumers;
+            other.core.name != fact.core.name
+                && other.is_under_way()
+                && (records.iter().any(|record| consumers.contains(&record.consumer))
+                    || other.core.configs().any(|config| fact.core.configs().any(|own| own == config)))
+        };
+        if let Some(other) = self.releases.values().find(overlaps) {
+            return Some(Block::Release(other.core.name.clone()));
+        }
+        let to_pin = members.iter().filter(|member| !member.concerned.is_empty());
+        let storms = to_pin.filter_map(|member| {
+            let until = storm::wait_until(&self.rolled_at(&member.consumer), policy.storm, now)?;
+            Some(Block::Storm { consumer: member.consumer.clone(), until })
+        });
+        let longest = storms.max_by_key(|block| match block {
+            Block::Storm { until, .. } | Block::Budget { until } => Some(*until),
+            Block::Release(_) => None,
+        });
+        longest.or_else(|| budget.filter(|until| *until > now).map(|until| Block::Budget { until }))
+    }
+
+    /// When earlier releases rolled a consumer.
+    fn rolled_at(&self, consumer: &ConsumerId) -> Vec<Timestamp> {
+        let rolled = |fact: &&ReleaseFact| {
+            fact.core.progress.consumers.iter().any(|record| record.consumer == *consumer && was_pinned(record))
+        };
+        self.releases.values().filter(rolled).filter_map(|fact| fact.core.progress.started_at).collect()
+    }
+
+    fn member(
+        &self,
+        release: &Release,
+        fact: &WorkloadFact,
+        pods: &[&PodFact],
+        policy: &Policy,
+        now: Timestamp,
+    ) -> Member {
+        let references: BTreeSet<ConfigRef> =
+            release.configs().filter(|config| fact.references.contains(config)).cloned().collect();
+        let moves = release.moves.iter().filter(|step| references.contains(&step.config));
+        let concerned =
+            moves.filter(|step| self.concerns(step, fact, policy)).map(|step| step.config.clone()).collect();
+        let pods: Vec<PodHealth> = pods
+            .iter()
+            .map(|pod| PodHealth { is_new: is_new_pod(&pod.pins, &fact.pins, references.iter()), ..pod.health.clone() })
+            .collect();
+        Member {
+            consumer: fact.id(),
+            wave: fact.wave,
+            pins: fact.pins.clone(),
+            template: fact.template.clone(),
+            references,
+            concerned,
+            rollout: fact.rollout.clone(),
+            can_gate: fact.gate.can_close && (fact.owner.kind != "DaemonSet" || all_older(&pods, policy, now)),
+            is_gated: fact.gate.saved.is_some(),
+            pods,
+        }
+    }
+
+    /// Whether a consumer is not there yet, and uses a key that differs.
+    fn concerns(&self, step: &Move, fact: &WorkloadFact, policy: &Policy) -> bool {
+        let runs = match fact.pins.get(&step.config) {
+            Some(Pin::Live) => return false,
+            Some(Pin::Version(version)) => Some(version.clone()),
+            None => self.entry(&step.config).baseline,
+        };
+        if fact.pins.get(&step.config).is_some() && runs.as_deref() == Some(step.to.as_str()) {
+            return false;
+        }
+        let keys = |object: &str| self.versions.get(&step.config)?.get(object)?.keys.as_ref();
+        let old = runs.as_deref().and_then(keys);
+        !policy.only_used_keys || is_concerned(fact.used.get(&step.config), old, keys(&step.to))
+    }
+
+    fn pods_by_consumer(&self) -> HashMap<&WorkloadKey, Vec<&PodFact>> {
+        let mut found: HashMap<&WorkloadKey, Vec<&PodFact>> = HashMap::new();
+        for pod in self.pods.values() {
+            if let Some(key) = pod.made_by.as_deref().and_then(|uid| self.consumer_behind(uid)) {
+                found.entry(key).or_default().push(pod);
+            }
+        }
+        found
+    }
+
+    /// The workload that made what made a pod: a ReplicaSet's Deployment, a Job's CronJob.
+    fn consumer_behind(&self, uid: &str) -> Option<&WorkloadKey> {
+        let key = self.uids.get(uid)?;
+        let fact = self.workloads.get(key)?;
+        match &fact.made_by {
+            Some(maker) if !fact.is_consumer => self.uids.get(maker),
+            _ => Some(key),
+        }
+    }
+}
+
+/// A DaemonSet replaces pods at once that are younger than its gate holds: better none than that.
+fn all_older(pods: &[PodHealth], policy: &Policy, now: Timestamp) -> bool {
+    let hold =
+        jiff::SignedDuration::try_from(lockstep_core::gate::hold(policy.bake)).unwrap_or(jiff::SignedDuration::MAX);
+    pods.iter().all(|pod| pod.is_ready && pod.since.is_some_and(|since| now.duration_since(since) > hold))
+}
+
+/// What comes before the number in the names of a config's releases. A name too long for a number is cut, and told apart by a digest.
+fn release_prefix(config: &ConfigRef) -> String {
+    let name = config.versioned_config_name();
+    if name.len() <= LONGEST_PREFIX {
+        return format!("{name}-");
+    }
+    let content = lockstep_core::digest::Content {
+        secret_type: "",
+        text: [("name", name.as_bytes())].into(),
+        binary: BTreeMap::new(),
+    };
+    let digest = lockstep_core::Digest::of_config_map(&content);
+    format!("{}.{}-", name[..LONGEST_PREFIX - 9].trim_end_matches(['-', '.']), &digest.full()[..8])
+}
+
+/// Leaves room for a number.
+const LONGEST_PREFIX: usize = 240;
+
+#[cfg(test)]
+mod tests {
+    use lockstep_core::ConfigKind;
+
+    use super::*;
+
+    #[test]
+    fn names_of_releases_fit_and_tell_configs_apart() {
+        let config = |name: &str| ConfigRef::new(ConfigKind::ConfigMap, name);
+        assert_eq!(release_prefix(&config("app")), "configmap-app-");
+        let (a, b) = (format!("{}a", "x".repeat(241)), format!("{}b", "x".repeat(241)));
+        assert_ne!(release_prefix(&config(&a)), release_prefix(&config(&b)));
+        assert!(release_prefix(&config(&a)).len() <= LONGEST_PREFIX + 1);
+    }
+}

@@ -1,0 +1,146 @@
+//! Pods are watched only where a release is under way: there are many, and nobody else needs them.
+
+use std::collections::{HashMap, HashSet};
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kube::Client;
+use lockstep_core::health::PodHealth;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use crate::watch::{self, WatchEvent};
+
+/// How many events of pods may wait to be taken in. A watch that finds no room waits.
+const ROOM: usize = 1024;
+
+/// What the kubelet says of a container that will not run by itself.
+const TROUBLES: [&str; 8] = [
+    "CrashLoopBackOff",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "StartError",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+];
+
+/// The watches of pods, one for each namespace with a release.
+pub struct PodWatches {
+    client: Client,
+    watches: HashMap<String, AbortHandle>,
+    sender: mpsc::Sender<WatchEvent>,
+}
+
+impl PodWatches {
+    pub fn new(client: Client) -> (Self, mpsc::Receiver<WatchEvent>) {
+        let (sender, receiver) = mpsc::channel(ROOM);
+        (Self { client, watches: HashMap::new(), sender }, receiver)
+    }
+
+    /// Starts and stops watches, and returns the namespaces where it stopped one.
+    pub fn adjust(&mut self, wanted: &HashSet<String>) -> Vec<String> {
+        let ended: Vec<String> =
+            self.watches.keys().filter(|namespace| !wanted.contains(*namespace)).cloned().collect();
+        for namespace in &ended {
+            if let Some(watch) = self.watches.remove(namespace) {
+                watch.abort();
+            }
+        }
+        for namespace in
+            wanted.iter().filter(|namespace| !self.watches.contains_key(*namespace)).cloned().collect::<Vec<_>>()
+        {
+            let mut events = watch::pods(&self.client, &namespace);
+            let sender = self.sender.clone();
+            let task = tokio::spawn(async move {
+                while let Some(event) = events.next().await {
+                    if sender.send(event).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            self.watches.insert(namespace, task.abort_handle());
+        }
+        ended
+    }
+}
+
+impl Drop for PodWatches {
+    fn drop(&mut self) {
+        for watch in self.watches.values() {
+            watch.abort();
+        }
+    }
+}
+
+/// How a pod does, as its kubelet reports it.
+pub fn health(pod: &Pod) -> PodHealth {
+    let status = pod.status.clone().unwrap_or_default();
+    let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
+    let containers = || status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    PodHealth {
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        is_new: false,
+        is_ready: ready.is_some_and(|ready| ready.status == "True"),
+        since: ready.and_then(|ready| ready.last_transition_time.as_ref()).map(|time| time.0),
+        restarts: containers().map(|container| u32::try_from(container.restart_count).unwrap_or(0)).max().unwrap_or(0),
+        trouble: containers().find_map(trouble),
+    }
+}
+
+/// In one sentence. What the app itself said when it ended is left out: it may be secret.
+fn trouble(container: &ContainerStatus) -> Option<String> {
+    let waiting = container.state.as_ref()?.waiting.as_ref()?;
+    let reason = waiting.reason.as_deref().filter(|reason| TROUBLES.contains(reason))?;
+    let name = &container.name;
+    // This message names the object and the key that is missing.
+    let message = waiting.message.as_deref().filter(|_| reason == "CreateContainerConfigError");
+    let ended = container.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+    let detail = match (message, ended) {
+        (Some(message), _) => format!(" ({message})"),
+        (None, Some(ended)) => format!(" (it ended with exit code {})", ended.exit_code),
+        (None, None) => String::new(),
+    };
+    Some(format!("container {name}: {reason}{detail}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(status: serde_json::Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "web-1"}, "status": status})).unwrap()
+    }
+
+    #[test]
+    fn a_crash_loop_is_told_without_the_apps_own_words() {
+        let found = health(&pod(json!({"containerStatuses": [{
+            "name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 2,
+            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+            "lastState": {"terminated": {"exitCode": 3, "message": "password=hunter2"}},
+        }]})));
+        assert_eq!(found.trouble.as_deref(), Some("container app: CrashLoopBackOff (it ended with exit code 3)"));
+        assert_eq!((found.restarts, found.is_ready), (2, false));
+    }
+
+    #[test]
+    fn a_missing_key_is_named() {
+        let found = health(&pod(json!({"containerStatuses": [{
+            "name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "couldn't find key COLOR"}},
+        }]})));
+        assert!(found.trouble.unwrap().contains("couldn't find key COLOR"));
+    }
+
+    #[test]
+    fn a_pod_that_is_being_made_is_no_trouble() {
+        let found = health(&pod(json!({"containerStatuses": [{
+            "name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "ContainerCreating"}},
+        }]})));
+        assert_eq!(found.trouble, None);
+    }
+}
