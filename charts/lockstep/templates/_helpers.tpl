@@ -40,7 +40,6 @@ system:serviceaccount:{{ .Release.Namespace }}:lockstep
 {{- if or (eq (include "lockstep.admissionMode" .) "webhook") .Values.configWebhook.enabled }}true{{ end }}
 {{- end }}
 
-<<<<<<< HEAD
 {{- /* Where the policies apply: where Lockstep works, and nowhere else. Part of a binding. */}}
 {{- define "lockstep.bindingScope" }}
 {{- with .Values.namespaces }}
@@ -48,11 +47,12 @@ system:serviceaccount:{{ .Release.Namespace }}:lockstep
     namespaceSelector:
       matchExpressions:
       - {key: kubernetes.io/metadata.name, operator: In, values: {{ toJson . }}}
-=======
+{{- end }}
+{{- end }}
+
 {{- /* How many operators there are: where pods wait for them, one is not enough. Zero is a choice, too. */}}
 {{- define "lockstep.replicas" -}}
 {{- if kindIs "invalid" .Values.replicas }}{{ ternary 2 1 (eq (include "lockstep.admissionMode" .) "webhook") }}
 {{- else }}{{ .Values.replicas | int }}
->>>>>>> fixes
 {{- end }}
 {{- end }}
