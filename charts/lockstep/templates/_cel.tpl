@@ -13,10 +13,11 @@ compares the two.
 {{ .list }}.transformList({{ .index }}, {{ .element }}, {{ $condition }}, JSONPatch{op: "replace", path: {{ .path }}, value: {{ $value }}})
 {{- end }}
 
-{{- /* The references in a list of containers: envFrom and env. */}}
+{{- /* The references in a list of containers: envFrom and env. `only`, if given, says which containers `c`. */}}
 {{- define "lockstep.cel.containerPatches" -}}
 {{- $containers := .containers -}}
 {{- $lookup := .lookup -}}
+{{- $only := .only | default "true" -}}
 {{- $walks := list -}}
 {{- range $place := list
       (dict "kind" "configmap" "list" "envFrom" "name" "e.?configMapRef.?name" "path" "configMapRef/name")
@@ -25,7 +26,7 @@ compares the two.
       (dict "kind" "secret" "list" "env" "name" "e.?valueFrom.?secretKeyRef.?name" "path" "valueFrom/secretKeyRef/name") }}
 {{- $path := printf "\"/spec/%s/\" + string(ci) + \"/%s/\" + string(ei) + \"/%s\"" $containers $place.list $place.path -}}
 {{- $inner := include "lockstep.cel.patchEach" (dict "lookup" $lookup "kind" $place.kind "name" $place.name "list" (printf "c.%s" $place.list) "index" "ei" "element" "e" "path" $path) -}}
-{{- $walks = append $walks (printf "object.spec.?%s.orValue([]).transformList(ci, c, has(c.%s), %s).flatten()" $containers $place.list $inner) -}}
+{{- $walks = append $walks (printf "object.spec.?%s.orValue([]).transformList(ci, c, %s && has(c.%s), %s).flatten()" $containers $only $place.list $inner) -}}
 {{- end -}}
 {{- join " +\n" $walks -}}
 {{- end }}

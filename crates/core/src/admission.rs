@@ -105,6 +105,21 @@ pub fn resolve_pod(pod: &Value, table: &Table) -> Vec<Replacement> {
     content.filter_map(|found| replacement(found.pointer, &found.config)).collect()
 }
 
+/// The names that change when somebody adds containers to a pod that runs, to debug it.
+///
+/// The pod's own pins decide, for they are what its other containers run. What it has already cannot be changed any more.
+pub fn resolve_added(old: &Value, pod: &Value) -> Vec<Replacement> {
+    // By name: whoever adds one may put it before the others.
+    let known: Vec<&Value> =
+        old["spec"]["ephemeralContainers"].as_array().into_iter().flatten().map(|known| &known["name"]).collect();
+    let added = |found: &Replacement| {
+        let rest = found.pointer.strip_prefix("/spec/ephemeralContainers/")?;
+        let index: usize = rest.split('/').next()?.parse().ok()?;
+        Some(!known.contains(&&pod["spec"]["ephemeralContainers"][index]["name"]))
+    };
+    resolve_pod(pod, &Table::default()).into_iter().filter(|found| added(found) == Some(true)).collect()
+}
+
 /// Whether the pod was made from a template that Lockstep pins: only then is a missing pin an old template.
 fn is_from_template(pod: &Value) -> bool {
     let owners = pod["metadata"]["ownerReferences"].as_array();
@@ -241,6 +256,18 @@ mod tests {
     fn a_pod_without_a_template_runs_what_is_current() {
         assert_eq!(resolved(None, ""), ["app-2", "db-1"]);
         assert_eq!(resolved(Some("SomethingElse"), "configmap/app=live"), ["app-2", "db-1"]);
+    }
+
+    #[test]
+    fn a_container_that_is_added_runs_what_the_pod_is_pinned_to() {
+        let container = |name: &str| json!({"name": name, "envFrom": [{"configMapRef": {"name": "app"}}, {"secretRef": {"name": "db"}}]});
+        let mut old = template("v1", &BOTH, "configmap/app=app-0,secret/db=live");
+        old["spec"]["ephemeralContainers"] = json!([container("old")]);
+        let mut new = old.clone();
+        new["spec"]["ephemeralContainers"] = json!([container("new"), container("old")]);
+        let pointer = "/spec/ephemeralContainers/0/envFrom/0/configMapRef/name".into();
+        let expected = Replacement { pointer, name: "app-0".into() };
+        assert_eq!(resolve_added(&old, &new), [expected]);
     }
 
     #[test]

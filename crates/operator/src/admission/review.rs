@@ -4,7 +4,9 @@
 //! the chart's policies.
 
 use k8s_openapi::ByteString;
-use lockstep_core::admission::{PINNING_CONTROLLERS, Template, TemplateWrite, pins_after, resolve_pod};
+use lockstep_core::admission::{
+    PINNING_CONTROLLERS, Replacement, Template, TemplateWrite, pins_after, resolve_added, resolve_pod,
+};
 use lockstep_core::{Table, names};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -23,6 +25,9 @@ struct Review {
 pub struct Request {
     pub uid: String,
     pub resource: Resource,
+    /// Empty if the object itself is written.
+    #[serde(default)]
+    pub sub_resource: String,
     /// Empty if the API server is still to make it up.
     #[serde(default)]
     pub name: String,
@@ -101,7 +106,10 @@ impl Rules {
     /// What a write of a pod or workload is changed by. Without a table only pins that are there already count, as with the policies.
     pub fn changes(&self, request: &Request, table: Option<&Table>) -> Vec<Operation> {
         if request.is_pod() {
-            return pod_changes(&request.object, table.unwrap_or(&Table::default()));
+            return replace(match request.sub_resource.as_str() {
+                "ephemeralcontainers" => resolve_added(&request.old_object, &request.object),
+                _ => resolve_pod(&request.object, table.unwrap_or(&Table::default())),
+            });
         }
         let kind = self.kinds.iter().find(|kind| request.is_of(kind));
         match (kind, table) {
@@ -139,9 +147,9 @@ fn has_controller(object: &Value) -> bool {
     object["metadata"]["ownerReferences"].as_array().into_iter().flatten().any(|owner| owner["controller"] == true)
 }
 
-fn pod_changes(pod: &Value, table: &Table) -> Vec<Operation> {
-    let replacements = resolve_pod(pod, table).into_iter();
-    replacements.map(|change| Operation::Replace { path: change.pointer, value: json!(change.name) }).collect()
+fn replace(names: Vec<Replacement>) -> Vec<Operation> {
+    let change = |found: Replacement| Operation::Replace { path: found.pointer, value: json!(found.name) };
+    names.into_iter().map(change).collect()
 }
 
 fn workload_changes(request: &Request, kind: &WorkloadKind, table: &Table) -> Vec<Operation> {
@@ -259,6 +267,18 @@ mod tests {
         let mut pod = pinned(POD_CREATE, "", "configmap/app=app-0,secret/db=db-0");
         pod["request"]["object"] = admitted(&pod, Some(&table()));
         assert!(is_unchanged(&pod, Some(&table())), "the API server asks again if another webhook changed the pod");
+    }
+
+    #[test]
+    fn a_container_that_is_added_to_a_pod_gets_its_version_and_nothing_else_changes() {
+        let mut pod = pinned(POD_CREATE, "", "configmap/app=app-0");
+        pod["request"]["subResource"] = json!("ephemeralcontainers");
+        pod["request"]["oldObject"] = pod["request"]["object"].clone();
+        assert!(is_unchanged(&pod, Some(&table())), "a pod that runs keeps what it has");
+        let added = json!([{"name": "debug", "envFrom": [{"configMapRef": {"name": "app"}}]}]);
+        pod["request"]["object"]["spec"]["ephemeralContainers"] = added;
+        let admitted = admitted(&pod, None);
+        assert_eq!(admitted["spec"]["ephemeralContainers"][0]["envFrom"][0]["configMapRef"]["name"], "app-0");
     }
 
     #[test]

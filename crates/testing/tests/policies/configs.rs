@@ -59,7 +59,7 @@ async fn a_config_that_is_not_versioned_is_left_alone() {
 
 #[tokio::test]
 async fn a_config_whose_name_leaves_no_room_for_its_versions_cannot_opt_in() {
-    with_table("long-names", table(), |stage, _| async move {
+    scenario("long-names", |stage| async move {
         for kind in KINDS {
             let reason = refusal("a long name", create(&stage, &opted_in(kind, LONGEST_NAME + 1)).await)?;
             ensure!(reason.contains(&format!("its name has {} characters", LONGEST_NAME + 1)), "{reason}");

@@ -1,11 +1,11 @@
 //! Pods get the versions that their pins and the table say, in every place that names a config.
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Node;
-use kube::api::ListParams;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use lockstep_core::admission::resolve_pod;
-use lockstep_core::references::{Role, references};
+use lockstep_core::references::{Reference, Role, references};
 use lockstep_core::{ConfigKind, Table};
 use lockstep_testing::Scenario;
 use proptest::collection::vec;
@@ -15,7 +15,7 @@ use proptest::strategy::Strategy;
 use serde_json::{Value, json};
 
 use crate::shape::{PLACES, Use, any_pins_or_none, any_use, config, owner, pod, pod_spec, samples, set_pins, table};
-use crate::stage::{all, dry_run, with_table};
+use crate::stage::{all, create, dry_run, with_table};
 
 const RANDOM_PODS: usize = 60;
 
@@ -81,6 +81,43 @@ async fn a_mirror_pod_stays_as_it_is() {
         Ok(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_container_that_is_added_to_a_running_pod_gets_what_the_pod_is_pinned_to() {
+    with_table("pods-debugged", table(), |stage, _| async move {
+        let mut pod = pod(&pod_spec("none", &[]));
+        pod["metadata"]["name"] = json!("debugged");
+        set_pins(&mut pod, "configmap/app=app-0,secret/db=live");
+        create(&stage, &pod).await?;
+        // The table knows `young`, but the pod has no pin for it. The API server puts new containers before the others.
+        for (name, config, expected) in [
+            ("one", "app", &["app-0"][..]),
+            ("two", "young", &["young", "app-0"]),
+            ("three", "app", &["app-0", "young", "app-0"]),
+        ] {
+            let found = added(&add_container(&stage, name, config).await?);
+            ensure!(found == expected, "{found:?} should be {expected:?}");
+        }
+        Ok(())
+    })
+    .await;
+}
+
+/// As `kubectl debug` does it.
+async fn add_container(stage: &Scenario, name: &str, config: &str) -> Result<Value> {
+    let env_from = json!([{"configMapRef": {"name": config}}, {"secretRef": {"name": "db"}}]);
+    let container = json!({"name": name, "image": "none", "envFrom": env_from});
+    let patch = Patch::Strategic(json!({"spec": {"ephemeralContainers": [container]}}));
+    let pods = stage.api::<Pod>();
+    Ok(serde_json::to_value(pods.patch_ephemeral_containers("debugged", &PatchParams::default(), &patch).await?)?)
+}
+
+/// The ConfigMaps of the containers that were added.
+fn added(pod: &Value) -> Vec<String> {
+    let of_added = |found: &Reference| found.pointer.starts_with("/ephemeralContainers/");
+    let names = references(&pod["spec"]).into_iter().filter(of_added).map(|found| found.config);
+    names.filter(|config| config.kind == ConfigKind::ConfigMap).map(|config| config.name).collect()
 }
 
 #[tokio::test]
