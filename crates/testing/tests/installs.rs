@@ -155,7 +155,8 @@ async fn one_namespace(stage: &Scenario, other: &Scenario) -> Result<()> {
 async fn uninstalling_leaves_all_running_and_installing_again_goes_on_where_it_was() {
     changing_the_installation("uninstall", |stage| async move {
         released_once(&stage, "white", "blue").await?;
-        let before = uids(&stage.ready_pods("app=web", 2).await?);
+        let before = eventually("two pods", SHORT, async || stage.ready_pods("app=web", 2).await).await?;
+        let before = uids(&before);
         let versions = stage.versions("configmap/web-env").await?;
         let key = digest_key(&stage).await?;
 
@@ -202,7 +203,8 @@ async fn the_documented_command_goes_back_to_plain_references() {
         stage.kubectl(&["patch", "deployment", "web", "--type=json", "-p", remove]).await?;
         stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]).await?;
         ensure!(stage.pins("deployment/web").await?.is_empty(), "pins are left");
-        for pod in stage.ready_pods("app=web", 2).await? {
+        let pods = eventually("two pods", SHORT, async || stage.ready_pods("app=web", 2).await).await?;
+        for pod in pods {
             let mounted = format!("{:?}", pod.spec.and_then(|spec| spec.volumes));
             ensure!(mounted.contains("\"web-files\""), "a pod does not mount the plain config: {mounted}");
         }
@@ -229,6 +231,13 @@ async fn custom_kind(stage: &Scenario) -> Result<()> {
     install(stage, &values.iter().map(String::as_str).collect::<Vec<_>>()).await?;
     stage.apply(&versioned_colors("white")).await?;
     released(stage, "1.0.0").await?;
+    eventually("the policy of the new kind", SHORT, async || {
+        let admitted =
+            stage.kubectl_with_input(&["create", "--dry-run=server", "-o", "json", "-f", "-"], FLEET).await?;
+        ensure!(admitted.contains("lockstep.dev/pins"), "it would not be pinned");
+        Ok(())
+    })
+    .await?;
     stage.apply(FLEET).await?;
     expect_fleet(stage, "1.0.0").await?;
     change(stage, "blue", "healthy").await?;
@@ -287,7 +296,19 @@ async fn install(stage: &Scenario, values: &[&str]) -> Result<()> {
     own.helm(&arguments).await?;
     // Ready is also the one that goes: its successor must be alone.
     eventually("one operator", SHORT, async || own.ready_pods("app.kubernetes.io/name=lockstep", 1).await.map(drop))
-        .await
+        .await?;
+    expect_rewriting(stage, !values.contains(&"admission.mode=template")).await
+}
+
+/// The API server takes up policies and webhooks, and lets go of them, a moment after they were written.
+async fn expect_rewriting(stage: &Scenario, is_on: bool) -> Result<()> {
+    eventually(&format!("pods to be rewritten: {is_on}"), SHORT, async || {
+        let path = "jsonpath={.spec.volumes[0].configMap.name}";
+        let named = stage.kubectl_with_input(&["create", "--dry-run=server", "-o", path, "-f", "-"], PROBE).await?;
+        ensure!((named == "probe-1") == is_on, "a pod would mount {named}");
+        Ok(())
+    })
+    .await
 }
 
 async fn uninstall(stage: &Scenario) -> Result<()> {
@@ -297,7 +318,7 @@ async fn uninstall(stage: &Scenario) -> Result<()> {
         .await?;
     let left = mutating_admission(stage).await?;
     ensure!(left.is_empty(), "policies or webhooks are left: {left}");
-    Ok(())
+    expect_rewriting(stage, false).await
 }
 
 async fn rewriting_policies(stage: &Scenario) -> Result<String> {
@@ -482,4 +503,19 @@ spec:
     image: IMAGE
     envFrom:
     - configMapRef: {name: web-env}
+";
+
+/// Only asked about, never made.
+const PROBE: &str = "
+apiVersion: v1
+kind: Pod
+metadata:
+  name: probe
+  annotations: {lockstep.dev/pins: configmap/probe=probe-1}
+spec:
+  containers:
+  - {name: probe, image: probe}
+  volumes:
+  - name: probe
+    configMap: {name: probe}
 ";
