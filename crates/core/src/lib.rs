@@ -9,6 +9,7 @@ pub mod plan;
 pub mod references;
 pub mod retention;
 pub mod table;
+pub mod validation;
 pub mod version;
 
 pub use config::{ConfigKind, ConfigRef};
