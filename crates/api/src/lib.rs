@@ -8,7 +8,8 @@ mod versioned_config;
 pub use pin_table::{PinTable, PinTableSpec};
 pub use release::{Move, Release, ReleaseCondition, ReleaseConsumer, ReleaseSpec, ReleaseStage, ReleaseStatus};
 pub use release_policy::{
-    Canary, FailureLimits, JoiningSpec, OnJoinedFailure, ReleasePolicy, ReleasePolicySpec, StormGuardSpec,
+    Canary, FailureLimits, JoiningSpec, KeySchemaSpec, OnJoinedFailure, ParseRule, ReleasePolicy, ReleasePolicySpec,
+    RuleSpec, StormGuardSpec, ValidationSpec,
 };
 pub use versioned_config::{
     Choice, ConditionType, Consumer, Held, Source, SourceKind, VersionSummary, VersionedConfig, VersionedConfigSpec,

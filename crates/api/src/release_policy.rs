@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::CustomResource;
 use lockstep_core::policy::{BatchSize, JoinedFailure, Joining, Policy, StormGuard};
+use lockstep_core::validation::{KeySchema, Parsing, Rule, Validation};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -62,6 +63,68 @@ pub struct ReleasePolicySpec {
     pub only_used_keys: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storm_guard: Option<StormGuardSpec>,
+    /// What a config's content must fulfil before anything moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<ValidationSpec>,
+}
+
+/// Rules for a config's content. A change that breaks one is Rejected, and the current version stays.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ValidationSpec {
+    /// Whether files must be readable, by their extension: .json, .yaml, .yml, .toml, .properties. Default `KeepParsing`: what could be
+    /// read in the last good version must be readable in the new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parse: Option<ParseRule>,
+    /// JSON Schemas for the values of keys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 50))]
+    pub schemas: Vec<KeySchemaSpec>,
+    /// CEL expressions over `data` and `oldData` (key to text) that must be true.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 50))]
+    pub rules: Vec<RuleSpec>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ParseRule {
+    Off,
+    KeepParsing,
+    Always,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct KeySchemaSpec {
+    pub key: String,
+    /// A JSON Schema. References must stay within it.
+    #[schemars(schema_with = "any_object")]
+    pub schema: serde_json::Value,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RuleSpec {
+    #[schemars(length(min = 1, max = 10_000))]
+    pub expression: String,
+    /// What to tell whoever breaks it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 500))]
+    pub message: Option<String>,
+}
+
+fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+impl From<&ValidationSpec> for Validation {
+    fn from(spec: &ValidationSpec) -> Self {
+        let parse = match spec.parse {
+            Some(ParseRule::Off) => Parsing::Off,
+            Some(ParseRule::Always) => Parsing::Always,
+            Some(ParseRule::KeepParsing) | None => Parsing::KeepParsing,
+        };
+        let schema = |spec: &KeySchemaSpec| KeySchema { key: spec.key.clone(), schema: spec.schema.clone() };
+        let rule = |spec: &RuleSpec| Rule { expression: spec.expression.clone(), message: spec.message.clone() };
+        Self { parse, schemas: spec.schemas.iter().map(schema).collect(), rules: spec.rules.iter().map(rule).collect() }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

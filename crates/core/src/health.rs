@@ -109,7 +109,13 @@ pub fn judge(rollout: &Rollout, pods: &[PodHealth], before: Before, goal: Goal, 
 fn is_reached(rollout: &Rollout, ready: u32, before: Before, goal: Goal) -> bool {
     match goal {
         Goal::Batch(size) => rollout.is_observed && ready >= size.min(rollout.desired),
-        Goal::All => rollout.is_observed && rollout.is_complete && rollout.ready + before.unready >= rollout.desired,
+        Goal::All => {
+            let is_complete = rollout.is_complete && rollout.ready + before.unready >= rollout.desired;
+            // Where pods were broken before, the workload's own controller never gets rid of the last old ones.
+            let is_as_good_as_before =
+                before.unready > 0 && rollout.updated >= rollout.desired && ready + before.unready >= rollout.desired;
+            rollout.is_observed && (is_complete || is_as_good_as_before)
+        }
     }
 }
 
@@ -178,6 +184,8 @@ mod tests {
         let pods = [crashing("a", true), pod("b", true)];
         let done = Rollout { ready: 1, ..rollout(2) };
         assert_eq!(verdict(&done, &pods, before, Goal::All), Verdict::Healthy);
+        let stuck = Rollout { is_complete: false, ..done.clone() };
+        assert_eq!(verdict(&stuck, &pods, before, Goal::All), Verdict::Healthy, "its old pods stay for ever");
         let worse = [crashing("a", true), crashing("b", true)];
         assert!(matches!(verdict(&done, &worse, before, Goal::All), Verdict::Failed(_)));
     }

@@ -17,6 +17,7 @@ pub mod rollout;
 pub mod storm;
 pub mod table;
 pub mod template;
+pub mod validation;
 pub mod version;
 
 pub use config::{ConfigKind, ConfigRef};

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::api::PostParams;
 use kube::{Api, Client};
 use lockstep_core::digest::{Content as Digestible, key_digests};
+use lockstep_core::validation::Data;
 use lockstep_core::{ConfigKind, ConfigRef, Digest, DigestKey, Version, names};
 use serde::Deserialize;
 use serde_json::Value;
@@ -67,6 +68,12 @@ impl Content {
             Object::Secret(_) => Some(key),
         };
         lockstep_core::keys::write(&key_digests(&self.digestible(), key))
+    }
+
+    /// All values by key, for validation.
+    pub fn data(&self) -> Data<'_> {
+        let Digestible { secret_type: _, text, binary } = self.digestible();
+        Data(text.into_iter().chain(binary).collect())
     }
 
     fn digestible(&self) -> Digestible<'_> {

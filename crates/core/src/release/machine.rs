@@ -84,12 +84,12 @@ impl<'a> Machine<'a> {
             self.enter(Phase::Aborted, reason);
         } else if let Some(reason) = self.observed.held {
             self.enter(Phase::Aborted, reason);
-        } else if self.takes_nothing_back() {
-            self.enter(Phase::Superseded, "the change was taken back before it started");
         } else if self.release().wishes.paused {
             self.enter(Phase::Paused, PAUSED);
         } else if let Some(block) = self.observed.blocked.clone() {
             self.wait_for(&block);
+        } else if self.takes_nothing_back() {
+            self.enter(Phase::Superseded, "the change was taken back before it started");
         } else if self.observed.can_judge {
             self.start();
         } else {

@@ -5,6 +5,7 @@ use kube::api::DeleteParams;
 use lockstep_api::{Held, Move as ApiMove, Source as ApiSource, VersionedConfig, VersionedConfigSpec};
 use lockstep_core::plan::{Action, Choice, Managed, Observed, Source, plan};
 use lockstep_core::release::{Phase, Progress};
+use lockstep_core::validation::validate;
 use lockstep_core::{Entry, Version, names};
 
 use super::status::Report;
@@ -21,7 +22,7 @@ impl Executor {
         let mut outcome = ConfigOutcome::default();
         let mut content = None;
         let digest = match (&view.source, &view.digest) {
-            (Some(_), None) => {
+            (Some(_), known) if known.is_none() || is_retried(&view) => {
                 content = self.read(&view.id).await?;
                 content.as_ref().map(|content| content.digest(&self.digest_key))
             }
@@ -36,7 +37,11 @@ impl Executor {
             self.report(&view, view.managed.as_ref(), report, &mut outcome).await?;
             return Ok(outcome);
         }
-        let observed = observed(&view, digest);
+        let mut observed = observed(&view, digest);
+        if let (Some(source), Some(read)) = (&mut observed.source, content.take()) {
+            let (read, invalid) = self.validate(&view, read).await?;
+            (source.invalid, content) = (invalid, Some(read));
+        }
         outcome.awaits_announced = observed.next_is_fresh && observed.entry.next.is_some();
         let actions = plan(&observed);
         self.perform(&view, actions, content, &mut outcome).await?;
@@ -45,6 +50,26 @@ impl Executor {
 
     async fn read(&self, id: &ConfigId) -> Result<Option<Content>, ExecuteError> {
         Content::read(&self.client, id).await.doing(|| format!("read {} in {}", id.config, id.namespace))
+    }
+
+    /// Why the content may not be released, if it may not. Rules can take a while, so they do not run on the threads that serve others.
+    async fn validate(&self, view: &ConfigView, new: Content) -> Result<(Content, Option<String>), ExecuteError> {
+        let Some(released) = view.managed.as_ref().and_then(ManagedFact::released) else { return Ok((new, None)) };
+        let old = if view.validation.needs_old(&new.data()) {
+            let config = lockstep_core::ConfigRef::new(view.id.config.kind, released);
+            self.read(&ConfigId { namespace: view.id.namespace.clone(), config }).await?
+        } else {
+            None
+        };
+        let rules = view.validation.clone();
+        let judge = move || {
+            let verdict = validate(&rules, &new.data(), old.as_ref().map(Content::data).as_ref());
+            (new, verdict.err().map(|invalid| invalid.to_string()))
+        };
+        match tokio::task::spawn_blocking(judge).await {
+            Ok(judged) => Ok(judged),
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
     }
 
     async fn perform(
@@ -207,6 +232,13 @@ impl Executor {
         outcome.written.push(Written { fact: None, ..written_managed(managed) });
         Ok(())
     }
+}
+
+/// Whether somebody asked to try again what failed: rules may be others by now.
+fn is_retried(view: &ConfigView) -> bool {
+    let Some(managed) = &view.managed else { return false };
+    let held = managed.object.status.as_ref().and_then(|status| status.held.as_ref());
+    held.is_some_and(|held| managed.object.spec.retry.as_ref() == Some(&held.release))
 }
 
 fn obstacle(view: &ConfigView) -> Option<String> {

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use lockstep_core::policy::Policy;
 use lockstep_core::retention::Holding;
+use lockstep_core::validation::Validation;
 use lockstep_core::{ConfigKind, ConfigRef, Digest, Entry, Pin, Pins, template};
 use tokio::time::Instant;
 
@@ -128,6 +129,8 @@ pub struct ConfigView {
     /// The version that a release moves it to.
     pub moving_to: Option<String>,
     pub can_join: bool,
+    /// What its content must fulfil.
+    pub validation: Validation,
     /// The policy that it names and that is not there.
     pub missing_policy: Option<String>,
     /// The releases that ended with its content being invalid.
@@ -513,6 +516,7 @@ impl Namespace {
             has_unpinned_templates: self.users_of(config).any(|(_, fact)| fact.pins.get(config).is_none()),
             moving_to: self.moving_to(config),
             can_join: self.can_join(config, default),
+            validation: self.validation(config),
             missing_policy: self.missing_policy(config),
             rejected: self.rejected(config),
             next_release_name: self.next_name(config),

@@ -8,6 +8,7 @@ use lockstep_core::keys::is_concerned;
 use lockstep_core::policy::Policy;
 use lockstep_core::release::{Block, ConsumerId, Member, Move, Phase, Record, Release, State, is_new_pod};
 use lockstep_core::storm;
+use lockstep_core::validation::Validation;
 use lockstep_core::{ConfigRef, Pin};
 
 use super::{ConfigId, Index, Namespace, ReleaseId, Todo, WorkloadKey};
@@ -195,9 +196,17 @@ impl Namespace {
     }
 
     pub(super) fn policy(&self, config: &ConfigRef, default: &Policy) -> Policy {
+        self.policy_fact(config).map_or_else(|| default.clone(), |fact| fact.spec.over(default))
+    }
+
+    pub(super) fn validation(&self, config: &ConfigRef) -> Validation {
+        let spec = self.policy_fact(config).and_then(|fact| fact.spec.validation.as_ref());
+        spec.map(Validation::from).unwrap_or_default()
+    }
+
+    fn policy_fact(&self, config: &ConfigRef) -> Option<&PolicyFact> {
         let named = self.sources.get(config).and_then(|source| source.policy.as_deref());
-        let name = named.unwrap_or(lockstep_core::names::DEFAULT_POLICY);
-        self.policies.get(name).map_or_else(|| default.clone(), |fact| fact.spec.over(default))
+        self.policies.get(named.unwrap_or(lockstep_core::names::DEFAULT_POLICY))
     }
 
     /// The policy that a config names and that is not there.
