@@ -92,6 +92,9 @@ pub struct VersionedConfigStatus {
     /// The source's version, if it failed: it is not tried again until the source changes or somebody asks for it in `spec.retry`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
+    /// Whether a workload that is written together with a change waits for it to be checked: its policy has rules, waves, or no joining.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub checked_first: bool,
     /// All versions that are kept, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub versions: Vec<VersionSummary>,

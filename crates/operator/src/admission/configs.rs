@@ -16,6 +16,7 @@ use kube::{Api, Client};
 use lockstep_api::{PinTable, VersionSummary, VersionedConfig};
 use lockstep_core::config::is_object_name;
 use lockstep_core::digest::MAX_CONFIG_NAME_LENGTH;
+use lockstep_core::validation::Validation;
 use lockstep_core::{ConfigKind, ConfigRef, DigestKey, Entry, Table, VersionName, names};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -40,6 +41,8 @@ struct Change {
     object: String,
     /// What its user calls it.
     version_name: Option<String>,
+    /// Whether its files can be read: if not, the operator compares with the version before.
+    is_readable: bool,
 }
 
 /// What is to become of the entry's `next`.
@@ -81,8 +84,7 @@ impl Configs {
             .await
             .with_context(|| format!("cannot read the pin table and VersionedConfig {name} in {namespace}"))?;
         let entry = table.and_then(|table| Table::from(&table.spec).get(&change.config).cloned());
-        let versions = managed.and_then(|managed| managed.status).map(|status| status.versions).unwrap_or_default();
-        let next = next(change, entry.as_ref(), &versions);
+        let next = next(change, entry.as_ref(), managed.as_ref());
         let value = match &next {
             Next::Keep => return Ok(next),
             Next::Set(object) => json!(object),
@@ -107,8 +109,8 @@ fn change(request: &Request, key: &DigestKey) -> Option<Change> {
     if !is_versioned_source(object) || name.len() > MAX_CONFIG_NAME_LENGTH || !is_object_name(name) {
         return None;
     }
-    let digest = |object| Some(Content::parse(kind, object)?.digest(key));
-    let (digest, before) = (digest(object)?, digest(old));
+    let content = Content::parse(kind, object)?;
+    let (digest, before) = (content.digest(key), Content::parse(kind, old).map(|old| old.digest(key)));
     if before.as_ref() == Some(&digest) {
         return None;
     }
@@ -116,6 +118,7 @@ fn change(request: &Request, key: &DigestKey) -> Option<Change> {
         config: ConfigRef::new(kind, name),
         object: digest.version_object_name(name),
         version_name: annotation(object, names::VERSION).map(str::to_owned),
+        is_readable: !Validation::default().needs_old(&content.data()),
     })
 }
 
@@ -149,7 +152,12 @@ fn will_be_refused(request: &Request) -> bool {
 }
 
 /// A config that is not in the table is not released yet: its adoption restarts nobody, so there is nothing to join.
-fn next(change: &Change, entry: Option<&Entry>, versions: &[VersionSummary]) -> Next {
+fn next(change: &Change, entry: Option<&Entry>, managed: Option<&VersionedConfig>) -> Next {
+    let status = managed.and_then(|managed| managed.status.as_ref());
+    let versions = status.map_or(&[][..], |status| status.versions.as_slice());
+    if !change.is_readable || managed.is_some_and(|managed| may_not_be_joined(change, managed)) {
+        return Next::Keep;
+    }
     match entry {
         Some(entry) if entry.current.is_some() && !is_misnamed(change, versions) => {
             if entry.to_join() == Some(&change.object) {
@@ -162,6 +170,14 @@ fn next(change: &Change, entry: Option<&Entry>, versions: &[VersionSummary]) -> 
         }
         _ => Next::Keep,
     }
+}
+
+/// Whether it is for the operator to say when workloads may have it, if ever.
+fn may_not_be_joined(change: &Change, managed: &VersionedConfig) -> bool {
+    let is_held = |held: &lockstep_api::Held| held.object == change.object;
+    let status = managed.status.as_ref();
+    let is_checked = status.is_some_and(|status| status.checked_first || status.held.as_ref().is_some_and(is_held));
+    is_checked || managed.spec.current.is_some()
 }
 
 /// The operator makes no version with a name that cannot be, or that has other content already.
@@ -261,17 +277,17 @@ mod tests {
     fn a_change_is_entered_as_what_can_be_joined() {
         let change = green();
         let set = Next::Set(change.object.clone());
-        assert_eq!(next(&change, Some(&entry("app-1", None)), &[]), set);
-        assert_eq!(next(&change, Some(&entry("app-1", Some("app-2"))), &[]), set, "the later of two changes counts");
-        assert_eq!(next(&change, Some(&entry("app-1", Some(&change.object))), &[]), Next::Keep);
-        assert_eq!(next(&change, Some(&entry(&change.object, None)), &[]), Next::Keep);
-        assert_eq!(next(&change, Some(&entry(&change.object, Some("app-2"))), &[]), Next::Remove, "changed back");
+        assert_eq!(next(&change, Some(&entry("app-1", None)), None), set);
+        assert_eq!(next(&change, Some(&entry("app-1", Some("app-2"))), None), set, "the later of two changes counts");
+        assert_eq!(next(&change, Some(&entry("app-1", Some(&change.object))), None), Next::Keep);
+        assert_eq!(next(&change, Some(&entry(&change.object, None)), None), Next::Keep);
+        assert_eq!(next(&change, Some(&entry(&change.object, Some("app-2"))), None), Next::Remove, "changed back");
     }
 
     #[test]
     fn a_config_that_is_not_released_yet_is_not_entered() {
-        assert_eq!(next(&green(), None, &[]), Next::Keep);
-        assert_eq!(next(&green(), Some(&Entry::default()), &[]), Next::Keep);
+        assert_eq!(next(&green(), None, None), Next::Keep);
+        assert_eq!(next(&green(), Some(&Entry::default()), None), Next::Keep);
     }
 
     #[test]
@@ -279,11 +295,47 @@ mod tests {
         let named = |name: &str| Change { version_name: Some(name.to_owned()), ..green() };
         let entry = entry("app-1", None);
         let versions = [version("1.4.0", "app-1")];
-        assert_eq!(next(&named("1.4.0"), Some(&entry), &versions), Next::Keep, "it has other content already");
-        assert_eq!(next(&named("current"), Some(&entry), &versions), Next::Keep);
-        assert_eq!(next(&named("1.4.1"), Some(&entry), &versions), Next::Set(green().object));
+        assert_eq!(
+            next(&named("1.4.0"), Some(&entry), Some(&with_versions(&versions))),
+            Next::Keep,
+            "it has other content already"
+        );
+        assert_eq!(next(&named("current"), Some(&entry), Some(&with_versions(&versions))), Next::Keep);
+        assert_eq!(next(&named("1.4.1"), Some(&entry), Some(&with_versions(&versions))), Next::Set(green().object));
         let known = [version("1.4.0", "app-1"), version("1.3.0", &green().object)];
-        assert_eq!(next(&named("1.4.0"), Some(&entry), &known), Next::Set(green().object), "it has a name already");
+        assert_eq!(
+            next(&named("1.4.0"), Some(&entry), Some(&with_versions(&known))),
+            Next::Set(green().object),
+            "it has a name already"
+        );
+    }
+
+    fn with_versions(versions: &[VersionSummary]) -> VersionedConfig {
+        let source = lockstep_api::Source { kind: lockstep_api::SourceKind::ConfigMap, name: "app".into() };
+        let spec = lockstep_api::VersionedConfigSpec { source, current: None, retry: None };
+        let mut managed = VersionedConfig::new("configmap-app", spec);
+        managed.status =
+            Some(lockstep_api::VersionedConfigStatus { versions: versions.to_vec(), ..Default::default() });
+        managed
+    }
+
+    #[test]
+    fn what_is_held_or_checked_first_is_not_entered() {
+        let entry = entry("app-1", None);
+        let with = |edit: &dyn Fn(&mut VersionedConfig)| {
+            let mut managed = with_versions(&[]);
+            edit(&mut managed);
+            next(&green(), Some(&entry), Some(&managed))
+        };
+        assert_eq!(with(&|_| {}), Next::Set(green().object));
+        let (object, empty) = (green().object, String::new);
+        let held = lockstep_api::Held { object, version: empty(), release: empty(), reason: empty() };
+        assert_eq!(with(&|managed| managed.status.as_mut().unwrap().held = Some(held.clone())), Next::Keep);
+        assert_eq!(with(&|managed| managed.status.as_mut().unwrap().checked_first = true), Next::Keep);
+        let choice = lockstep_api::Choice { version: "1.0.0".into(), instead_of: None };
+        assert_eq!(with(&|managed| managed.spec.current = Some(choice.clone())), Next::Keep);
+        let unreadable = Change { is_readable: false, ..green() };
+        assert_eq!(next(&unreadable, Some(&entry), None), Next::Keep);
     }
 
     const TABLE: &str = "/apis/lockstep.dev/v1alpha1/namespaces/shop/pintables/lockstep";

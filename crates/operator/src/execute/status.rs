@@ -100,6 +100,7 @@ impl Executor {
             current,
             releasing,
             held,
+            checked_first: !view.can_join || !view.validation.schemas.is_empty() || !view.validation.rules.is_empty(),
             versions,
             last_number: report.last_number.map_or(last_number, |number| i64::try_from(number).unwrap_or(i64::MAX)),
             consumer_count: i64::try_from(view.consumers.len()).unwrap_or(i64::MAX),
@@ -155,6 +156,7 @@ impl Executor {
                 body[field] = Value::Null;
             }
         }
+        body["checkedFirst"] = json!(status.checked_first);
         for field in ["versions", "consumers"] {
             if body.get(field).is_none() {
                 body[field] = json!([]);
