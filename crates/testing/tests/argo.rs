@@ -5,18 +5,17 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
+use lockstep_api::ReleasePolicySpec;
 use lockstep_testing::manifests::{versioned_colors, web_deployment, web_rollout, web_rollout_of_deployment};
 use lockstep_testing::report::ConfigReport;
-use lockstep_testing::{SHORT, Scenario, eventually, scenario};
+use lockstep_testing::{SHORT, Scenario, eventually, impatient, scenario};
 
 const REPLICAS: usize = 3;
 
 #[tokio::test]
 async fn a_pod_recreated_in_the_middle_of_a_canary_keeps_its_config() {
     scenario("argo-story", |stage| async move {
-        stage.apply(&versioned_colors("blue")).await?;
-        stage.released("configmap/web-env", "1.0.0").await?;
-        stage.released("configmap/web-files", "1.0.0").await?;
+        set_up(&stage).await?;
         stage.apply(&web_rollout(REPLICAS)).await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
 
@@ -42,21 +41,22 @@ async fn a_pod_recreated_in_the_middle_of_a_canary_keeps_its_config() {
 #[tokio::test]
 async fn abort_and_undo_bring_the_old_config_back() {
     scenario("argo-undo", |stage| async move {
-        stage.apply(&versioned_colors("blue")).await?;
-        stage.released("configmap/web-env", "1.0.0").await?;
-        stage.released("configmap/web-files", "1.0.0").await?;
+        set_up(&stage).await?;
         stage.apply(&web_rollout(REPLICAS)).await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
 
         change_to(&stage, "green").await?;
         expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
+        expect_release(&stage, "1", "Progressing", "kubectl argo rollouts promote").await?;
         stage.kubectl(&["argo", "rollouts", "abort", "web"]).await?;
-        expect_colors(&stage, &["blue", "blue", "blue"], "Degraded").await?;
+        expect_release(&stage, "1", "RolledBack", "aborted").await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
 
-        stage.kubectl(&["argo", "rollouts", "retry", "rollout", "web"]).await?;
-        expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
+        change_to(&stage, "red").await?;
+        expect_colors(&stage, &["blue", "blue", "red"], "Paused").await?;
         promote(&stage).await?;
-        expect_colors(&stage, &["green", "green", "green"], "Healthy").await?;
+        expect_colors(&stage, &["red", "red", "red"], "Healthy").await?;
+        expect_release(&stage, "2", "Succeeded", "").await?;
         stage.kubectl(&["argo", "rollouts", "undo", "web"]).await?;
         promote(&stage).await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await
@@ -68,9 +68,7 @@ async fn abort_and_undo_bring_the_old_config_back() {
 #[tokio::test]
 async fn a_rollout_of_a_deployments_template_runs_its_pins() {
     scenario("argo-workload-ref", |stage| async move {
-        stage.apply(&versioned_colors("blue")).await?;
-        stage.released("configmap/web-env", "1.0.0").await?;
-        stage.released("configmap/web-files", "1.0.0").await?;
+        set_up(&stage).await?;
         stage.apply(&(web_deployment(0) + "---\n" + &web_rollout_of_deployment(REPLICAS))).await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
 
@@ -86,6 +84,27 @@ async fn a_rollout_of_a_deployments_template_runs_its_pins() {
         Ok(())
     })
     .await;
+}
+
+/// Two configs of one color. kubectl takes its time between them, so a release waits a little longer for the second.
+async fn set_up(stage: &Scenario) -> Result<()> {
+    let policy = ReleasePolicySpec { settle_milliseconds: Some(4000), ..impatient() };
+    stage.set_policy("default", &policy).await?;
+    stage.apply(&versioned_colors("blue")).await?;
+    stage.released("configmap/web-env", "1.0.0").await?;
+    stage.released("configmap/web-files", "1.0.0").await
+}
+
+/// The release of both configs, which goes by the name of the first.
+async fn expect_release(stage: &Scenario, number: &str, phase: &str, reason: &str) -> Result<()> {
+    let name = format!("configmap-web-env-{number}");
+    eventually(&format!("release {name} to be {phase}"), SHORT, async || {
+        let path = r#"jsonpath={.status.phase}{": "}{.status.reason}"#;
+        let found = stage.kubectl(&["get", "release", &name, "-o", path]).await?;
+        ensure!(found.starts_with(&format!("{phase}: ")) && found.contains(reason), "it is {found}");
+        Ok(())
+    })
+    .await
 }
 
 async fn change_to(stage: &Scenario, color: &str) -> Result<()> {

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
-use lockstep_api::{Canary, Release, ReleasePolicySpec};
+use lockstep_api::{Canary, KeySchemaSpec, Release, ReleasePolicySpec, RuleSpec, ValidationSpec};
 use lockstep_testing::manifests::{indent, testapp_image};
 use lockstep_testing::{LONG, SHORT, Scenario, eventually, holds, impatient, scenario};
 
@@ -265,6 +265,47 @@ async fn a_person_steers_with_kubectl_alone() {
         stage.apply(&config("violet", "healthy")).await?;
         ended(&stage, "configmap-app-5", "Succeeded").await?;
         expect(&stage, "app=web", &["violet"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn invalid_content_is_rejected_before_anything_moves() {
+    scenario("validation", |stage| async move {
+        let rule =
+            |expression: &str| RuleSpec { expression: expression.into(), message: Some("COLOR stays a color".into()) };
+        let schema =
+            serde_json::json!({"type": "object", "properties": {"workers": {"type": "integer", "maximum": 16}}});
+        let validation = ValidationSpec {
+            parse: None,
+            schemas: vec![KeySchemaSpec { key: "app.yaml".into(), schema }],
+            rules: vec![rule("data.COLOR.size() > 2 && oldData.COLOR.size() > 2")],
+        };
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        let file =
+            |yaml: &str| config("green", "healthy").replace("data:\n", &format!("data:\n  app.yaml: {yaml:?}\n"));
+        stage.apply(&file("workers: 4\n")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        let policy = ReleasePolicySpec { validation: Some(validation), ..impatient() };
+        stage.set_policy("strict", &policy).await?;
+        stage.kubectl(&["annotate", "configmap", "app", "lockstep.dev/policy=strict"]).await?;
+        let before = pods(&stage, "app=web").await?;
+        for (number, content, why) in [
+            (2, file("workers: [4\n"), "app.yaml is not valid YAML"),
+            (3, file("workers: 40\n"), "app.yaml does not match its schema"),
+            (4, file("workers: 8\n").replace("COLOR: green", "COLOR: x"), "COLOR stays a color"),
+        ] {
+            stage.apply(&content).await?;
+            let name = format!("configmap-app-{number}");
+            ended(&stage, &name, "Rejected").await?;
+            let reason = status(&stage, &name, ".reason").await?;
+            ensure!(reason.contains(why), "{reason}");
+        }
+        stage.kubectl(&["rollout", "restart", "deployment/web"]).await?;
+        expect(&stage, "app=web", &["green"]).await?;
+        ensure!(pods(&stage, "app=web").await? != before, "a new template joins what is current, and nothing invalid");
+        stage.apply(&file("workers: 16\n")).await?;
+        ended(&stage, "configmap-app-5", "Succeeded").await
     })
     .await;
 }

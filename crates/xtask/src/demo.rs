@@ -2,8 +2,10 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use crate::command;
@@ -13,6 +15,8 @@ use crate::progress::note;
 use crate::stage::Stage;
 
 const NAMESPACE: &str = "demo";
+/// How long one thing may take before the story is given up.
+const PATIENCE: Duration = Duration::from_secs(120);
 const PINS: &str = r"jsonpath={.spec.template.metadata.annotations.lockstep\.dev/pins}";
 
 pub(crate) fn run(home: &Home) -> Result<()> {
@@ -37,53 +41,147 @@ struct Demo<'a> {
 
 impl Demo<'_> {
     fn tell(&self) -> Result<()> {
-        act("A shop with three pods. Its price comes from a ConfigMap that opted in with a label");
+        self.open()?;
+        self.good_change()?;
+        self.bad_change()?;
+        self.canary()?;
+        self.undo()?;
+        self.sum_up()
+    }
+
+    fn open(&self) -> Result<()> {
+        act("A shop of two services. Their price comes from a ConfigMap that opted in with a label");
         let shop = repository().join("examples/shop.yaml");
         self.kubectl(&["apply", "-f", &shop.display().to_string()])?;
-        self.wait_for_version("1.0.0")?;
-        self.kubectl(&["rollout", "status", "deployment/shop", "--timeout=120s"])?;
-        self.show_prices()?;
+        self.capture(&["wait", "--for=create", "versionedconfig/configmap-shop", "--timeout=60s"])?;
+        let adopted = "--for=jsonpath={.status.current.version}=1.0.0";
+        self.kubectl(&["wait", adopted, "versionedconfig/configmap-shop", "--timeout=60s"])?;
+        for service in ["shop", "checkout"] {
+            self.kubectl(&["rollout", "status", &format!("deployment/{service}"), "--timeout=120s"])?;
+        }
+        self.show_prices()
+    }
 
-        act("The price changes. The change becomes a version, and the shop rolls to it");
-        self.kubectl(&["patch", "configmap", "shop", "-p", r#"{"data": {"PRICE": "12"}}"#])?;
-        self.wait_for_version("r2")?;
-        self.kubectl(&["rollout", "status", "deployment/shop", "--timeout=120s"])?;
-        self.show_prices()?;
+    fn good_change(&self) -> Result<()> {
+        act("The price changes. The change becomes a version, and a release brings it to both services");
+        self.change(r#"{"data": {"PRICE": "12"}}"#)?;
+        self.follow(1, "Succeeded")?;
+        self.show_prices()
+    }
 
+    fn bad_change(&self) -> Result<()> {
+        act("A bad change: with it, pods crash. Nobody does anything; watch the release");
+        self.change(r#"{"data": {"PRICE": "-1", "BEHAVIOR": "crash"}}"#)?;
+        self.follow(2, "RolledBack")?;
+        self.say_why(2)?;
+        self.show_prices()?;
+        note("    The version is held: applying it again, as GitOps tools do, changes nothing.");
+        self.kubectl(&["get", "versionedconfigs"])
+    }
+
+    fn canary(&self) -> Result<()> {
         act(
-            "A bad change: new pods never get ready. In the middle of it an old pod is lost, as happens every day: it comes back with its old price",
+            "A careful change: one pod of each service first. In the middle of it all old pods of the shop are lost, as a drained node loses them: they come back with their old price",
         );
-        self.kubectl(&["patch", "configmap", "shop", "-p", r#"{"data": {"PRICE": "99", "BEHAVIOR": "never-ready"}}"#])?;
-        self.wait_for_version("r3")?;
-        let pods = self.pods()?;
-        let old = pods.iter().find(|pod| pod.is_ready).context("the shop has no ready pod")?;
-        self.kubectl(&["delete", "pod", &old.name, "--wait"])?;
-        self.wait_for_three_ready_pods()?;
+        self.kubectl(&["annotate", "configmap", "shop", "lockstep.dev/policy=careful"])?;
+        self.change(r#"{"data": {"PRICE": "14", "BEHAVIOR": "healthy"}}"#)?;
+        self.wait_for_phase(3, "Baking")?;
         self.show_prices()?;
+        let old: Vec<String> =
+            self.pods()?.into_iter().filter(|pod| pod.name.starts_with("shop")).map(|pod| pod.name).collect();
+        self.kubectl(
+            &[&["delete", "pod", "--wait=false"], old.iter().map(String::as_str).collect::<Vec<_>>().as_slice()]
+                .concat(),
+        )?;
+        self.wait_for_pods(&old)?;
+        self.show_prices()?;
+        self.follow(3, "Succeeded")?;
+        self.show_prices()
+    }
 
-        act("Back: `rollout undo` brings the old config with the old template");
+    fn undo(&self) -> Result<()> {
+        act("Second thoughts: `rollout undo` brings the old config with the old template");
         self.kubectl(&["rollout", "undo", "deployment/shop"])?;
         self.kubectl(&["rollout", "status", "deployment/shop", "--timeout=120s"])?;
-        self.show_prices()?;
+        self.show_prices()
+    }
 
-        act("What Lockstep knows: the config, its versions, and the pins of the shop. Its manifest was never changed");
-        self.kubectl(&["get", "versionedconfigs"])?;
+    fn sum_up(&self) -> Result<()> {
+        act("What is left: the releases, the versions that are in use or kept, and manifests that were never changed");
+        self.kubectl(&["get", "releases"])?;
         self.kubectl(&["get", "configmaps", "--selector", "lockstep.dev/version-of"])?;
         let pins = self.capture(&["get", "deployment", "shop", "--output", PINS])?;
-        note(&format!("    the shop's template is pinned: {pins}"));
+        note(&format!("    the shop's template says `name: shop`, and is pinned: {pins}"));
+        note("\nThings to try:");
+        for line in [
+            "kubectl -n demo edit configmap shop                    # a change of your own; BEHAVIOR: never-ready is bad, too",
+            "kubectl -n demo get releases --watch",
+            "kubectl -n demo describe release configmap-shop-2      # what happened to each consumer",
+            "kubectl -n demo patch vc configmap-shop --type=merge -p '{\"spec\":{\"current\":{\"version\":\"1.0.0\"}}}'",
+        ] {
+            note(&format!("  {line}"));
+        }
         Ok(())
     }
 
-    fn wait_for_version(&self, version: &str) -> Result<()> {
-        let condition = format!("--for=jsonpath={{.status.current.version}}={version}");
-        // The object itself comes a moment after its config.
-        self.capture(&["wait", "--for=create", "versionedconfig/configmap-shop", "--timeout=60s"])?;
-        self.kubectl(&["wait", &condition, "versionedconfig/configmap-shop", "--timeout=60s"])
+    fn change(&self, patch: &str) -> Result<()> {
+        self.kubectl(&["patch", "configmap", "shop", "--patch", patch])
     }
 
-    fn wait_for_three_ready_pods(&self) -> Result<()> {
-        self.capture(&["wait", "--for=jsonpath={.status.readyReplicas}=3", "deployment/shop", "--timeout=60s"])
-            .map(drop)
+    /// Shows each phase of a release when it comes, until it ends as it should.
+    fn follow(&self, number: u32, end: &str) -> Result<()> {
+        let name = format!("release/configmap-shop-{number}");
+        self.capture(&["wait", "--for=create", &name, "--timeout=60s"])?;
+        let (start, mut last) = (Instant::now(), String::new());
+        loop {
+            let shown = self.capture(&[
+                "get",
+                &name,
+                "--output",
+                r#"jsonpath={.status.phase}{"\t"}{.status.summary}{"\t"}{.status.reason}"#,
+            ])?;
+            let mut parts = shown.splitn(3, '\t');
+            let (phase, moves, reason) =
+                (parts.next().unwrap_or_default(), parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+            if phase != last && !phase.is_empty() {
+                note(&format!("    {:>4.1} s  {moves}  {phase}: {reason}", start.elapsed().as_secs_f64()));
+                phase.clone_into(&mut last);
+            }
+            if phase == end {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < PATIENCE, "{name} is {phase} and not {end}: {reason}");
+            sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn say_why(&self, number: u32) -> Result<()> {
+        let name = format!("configmap-shop-{number}");
+        let consumers = r#"jsonpath={range .status.consumers[*]}    {.kind} {.name}: {.state}{"\n"}{end}"#;
+        let shown = self.capture(&["get", "release", &name, "--output", consumers])?;
+        note(shown.trim_end());
+        Ok(())
+    }
+
+    fn wait_for_phase(&self, number: u32, phase: &str) -> Result<()> {
+        let name = format!("release/configmap-shop-{number}");
+        self.capture(&["wait", "--for=create", &name, "--timeout=60s"])?;
+        self.kubectl(&["wait", &format!("--for=jsonpath={{.status.phase}}={phase}"), &name, "--timeout=90s"])
+    }
+
+    /// Until other pods are there in the place of those that were lost.
+    fn wait_for_pods(&self, lost: &[String]) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let pods = self.pods()?;
+            let (total, back) =
+                (pods.len(), pods.iter().filter(|pod| pod.is_ready && !lost.contains(&pod.name)).count());
+            if back >= lost.len() && total == back {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < PATIENCE, "only {back} of {total} pods are back");
+            sleep(Duration::from_millis(200));
+        }
     }
 
     /// What the pods themselves say, asked over HTTP through the API server.
@@ -105,7 +203,7 @@ impl Demo<'_> {
     /// The shop's pods that run and are not about to go.
     fn pods(&self) -> Result<Vec<ShopPod>> {
         let list: Value =
-            serde_json::from_str(&self.capture(&["get", "pods", "--selector", "app=shop", "--output", "json"])?)?;
+            serde_json::from_str(&self.capture(&["get", "pods", "--selector", "part-of=shop", "--output", "json"])?)?;
         let pod = |pod: &Value| {
             let container = &pod["status"]["containerStatuses"][0];
             let runs = container["state"]["running"].is_object() && pod["metadata"]["deletionTimestamp"].is_null();

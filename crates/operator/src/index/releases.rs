@@ -79,7 +79,8 @@ impl Index {
     pub fn release(&self, id: &ReleaseId, now: Timestamp) -> Option<ReleaseView> {
         let namespace = self.namespaces.get(&id.namespace)?;
         let fact = namespace.releases.get(&id.name).filter(|fact| !fact.has_ended())?;
-        let budget = self.budget(now);
+        let has_started = fact.core.progress.started_at.is_some();
+        let budget = if has_started { None } else { self.budget(now) };
         Some(namespace.release_view(id, fact, &self.default_policy, budget, now))
     }
 
@@ -260,7 +261,10 @@ impl Namespace {
     // --- which changes go together ---
 
     fn start(&self, namespace: &str, config: &ConfigRef) -> Option<Start> {
-        self.candidates.get(config)?;
+        let wanted = self.candidates.get(config)?;
+        if self.moving_to(config).as_ref() == Some(wanted) {
+            return None;
+        }
         let group = self.group(config);
         let open = self.releases.values().filter(|fact| !fact.has_ended() && !self.is_superseded(fact));
         let waiting = open.clone().find(|fact| !fact.is_under_way() && self.meets(fact, &group));

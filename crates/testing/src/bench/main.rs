@@ -18,6 +18,8 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
+use lockstep_api::ReleasePolicy;
+use lockstep_testing::impatient;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -198,7 +200,11 @@ impl Bench {
         let api: Api<Namespace> = Api::all(self.client.clone());
         let object: Namespace = serde_json::from_value(json!({"metadata": {"generateName": format!("{name}-")}}))?;
         let created = api.create(&PostParams::default(), &object).await?;
-        created.metadata.name.context("the namespace has no name")
+        let namespace = created.metadata.name.context("the namespace has no name")?;
+        // Nothing is to wait but for what is measured.
+        let policy = ReleasePolicy::new("default", impatient());
+        Api::namespaced(self.client.clone(), &namespace).create(&PostParams::default(), &policy).await?;
+        Ok(namespace)
     }
 
     async fn remove(&self, namespace: &str) -> Result<()> {
