@@ -40,9 +40,9 @@ async fn a_crash_at_the_start_is_put_back() {
 #[tokio::test]
 async fn pods_that_never_get_ready_are_put_back() {
     scenario("never-ready", |stage| async move {
-        let policy = ReleasePolicySpec { progress_deadline_seconds: Some(8), ..impatient() };
+        let policy = ReleasePolicySpec { progress_deadline_seconds: Some(20), ..impatient() };
         stage.set_policy("default", &policy).await?;
-        is_put_back(&stage, "never-ready", "no progress for 8 s").await
+        is_put_back(&stage, "never-ready", "no progress for 20 s").await
     })
     .await;
 }
@@ -283,7 +283,7 @@ async fn invalid_content_is_rejected_before_anything_moves() {
         };
         set_up(&stage, &deployment("web", 1, "")).await?;
         let file =
-            |yaml: &str| config("green", "healthy").replace("data:\n", &format!("data:\n  app.yaml: {yaml:?}\n"));
+            |yaml: &str| config("green", "healthy").replace("\ndata:\n", &format!("\ndata:\n  app.yaml: {yaml:?}\n"));
         stage.apply(&file("workers: 4\n")).await?;
         ended(&stage, FIRST, "Succeeded").await?;
         let policy = ReleasePolicySpec { validation: Some(validation), ..impatient() };

@@ -264,7 +264,12 @@ impl<'a> Machine<'a> {
 
     fn judge(&self, record: &Record, goal: Goal) -> Option<Health> {
         let member = self.member(&record.consumer)?;
-        Some(health::judge(&member.rollout, &member.pods, record.health_before, goal, self.observed.policy))
+        let mut health = health::judge(&member.rollout, &member.pods, record.health_before, goal, self.observed.policy);
+        // Behind a closed gate a workload may think that it is done.
+        if goal == Goal::All && member.is_gated && health.verdict == Verdict::Healthy {
+            health.verdict = Verdict::Rolling;
+        }
+        Some(health)
     }
 
     fn goal(&self, record: &Record, member: &Member) -> Goal {

@@ -242,6 +242,22 @@ fn a_canary_stops_after_the_first_batch_until_it_has_baked() {
 }
 
 #[test]
+fn a_workload_behind_its_gate_is_not_done() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.policy.canary = Some(BatchSize::Pods(1));
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    cluster.wait(30);
+    cluster.turn();
+    // A partition makes a StatefulSet think so.
+    cluster.members[0].rollout.is_complete = true;
+    let step = cluster.observe();
+    assert_eq!(step.progress.phase, Phase::Progressing);
+    assert!(matches!(&step.actions[..], [Action::OpenGate { .. }]), "{:?}", step.actions);
+}
+
+#[test]
 fn a_bad_canary_is_put_back_and_its_gate_opened() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]).with_bad("app-2");
     cluster.policy.canary = Some(BatchSize::Percent(30));
