@@ -13,7 +13,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::{ListParams, Patch, PatchParams};
-use lockstep_api::{Release, ReleasePolicySpec, VersionedConfig, VersionedConfigStatus};
+use lockstep_api::{Release, ReleasePolicySpec, StormGuardSpec, VersionedConfig, VersionedConfigStatus};
 use lockstep_testing::manifests::{testapp_image, versioned_colors, web_deployment};
 use lockstep_testing::{LONG, SHORT, Scenario, eventually, holds, scenario};
 use serde_json::json;
@@ -27,15 +27,22 @@ static OPERATOR: RwLock<()> = RwLock::const_new(());
 
 const FLAPS: usize = 200;
 const FLAP_EVERY: Duration = Duration::from_millis(100);
-/// Five releases are free, and the waits for further ones grow: 10 s, 20 s, 40 s.
-const MOST_ROLLOUTS: usize = 8;
+const FREE_RELEASES: i32 = 2;
+/// The first one, two that are free, and those after waits of 10 s, 20 s and 40 s. Without the guard there are twice as many.
+const MOST_ROLLOUTS: usize = 6;
 
 #[tokio::test]
 async fn a_config_that_flaps_rolls_its_consumer_a_few_times_and_the_last_value_wins() {
     let _operator = OPERATOR.read().await;
     scenario("flapping", |stage| async move {
-        let default_guard = ReleasePolicySpec { bake_seconds: Some(0), ..ReleasePolicySpec::default() };
-        stage.set_policy("default", &default_guard).await?;
+        // Little is waited for, so that nothing but the storm guard is in the way of rollouts.
+        let hurried = ReleasePolicySpec {
+            bake_seconds: Some(0),
+            settle_milliseconds: Some(300),
+            storm_guard: Some(StormGuardSpec { free_releases: Some(FREE_RELEASES), window_seconds: None }),
+            ..ReleasePolicySpec::default()
+        };
+        stage.set_policy("default", &hurried).await?;
         stage.apply(&(versioned_colors("c0") + &web_deployment(2))).await?;
         expect_color(&stage, "app=web", 2, "c0").await?;
         let mut ticks = interval(FLAP_EVERY);

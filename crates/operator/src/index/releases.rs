@@ -228,8 +228,10 @@ impl Namespace {
         rejected.filter(|fact| fact.core.configs().any(|own| own == config)).cloned().collect()
     }
 
-    /// The releases beyond the newest `keep`. What was superseded by an open release still says how things were before it.
-    pub(super) fn old_releases(&self, config: &ConfigRef, keep: usize) -> Vec<ReleaseFact> {
+    /// The releases beyond the newest that are kept. What was superseded by an open release still says how things were before it, and
+    /// what rolled somebody of late is the storm guard's memory: a config that flaps makes many releases that roll nobody, and they
+    /// must not push it out.
+    pub(super) fn old_releases(&self, config: &ConfigRef, policy: &Policy, now: Timestamp) -> Vec<ReleaseFact> {
         let first = |fact: &&ReleaseFact| fact.core.configs().next() == Some(config);
         let needed: HashSet<&str> = self
             .releases
@@ -240,8 +242,13 @@ impl Namespace {
         let mut ended: Vec<&ReleaseFact> =
             self.releases.values().filter(first).filter(|fact| fact.has_ended()).collect();
         ended.sort_by_key(|fact| std::cmp::Reverse(fact.core.progress.ended_at));
-        let old = ended.into_iter().skip(keep.max(1)).filter(|fact| !needed.contains(fact.core.name.as_str()));
-        old.cloned().collect()
+        let is_remembered = |fact: &ReleaseFact| {
+            let progress = &fact.core.progress;
+            let is_recent = progress.started_at.is_some_and(|at| storm::is_within(at, policy.storm.window, now));
+            is_recent && progress.consumers.iter().any(was_pinned)
+        };
+        let old = ended.into_iter().skip(policy.history.max(1));
+        old.filter(|fact| !needed.contains(fact.core.name.as_str()) && !is_remembered(fact)).cloned().collect()
     }
 
     fn changeable(&self, config: &ConfigRef) -> impl Iterator<Item = (&WorkloadKey, &WorkloadFact)> {
@@ -538,5 +545,41 @@ mod tests {
         let (a, b) = (format!("{}a", "x".repeat(241)), format!("{}b", "x".repeat(241)));
         assert_ne!(release_prefix(&config(&a)), release_prefix(&config(&b)));
         assert!(release_prefix(&config(&a)).len() <= LONGEST_PREFIX + 1);
+    }
+
+    fn superseded(number: i64, state: &str) -> ReleaseFact {
+        let at = Timestamp::from_second(number).unwrap();
+        let release = serde_json::json!({
+            "apiVersion": "lockstep.dev/v1alpha1",
+            "kind": "Release",
+            "metadata": {"name": format!("configmap-app-{number}"), "namespace": "n", "resourceVersion": "1"},
+            "spec": {"moves": [{
+                "source": {"kind": "ConfigMap", "name": "app"},
+                "from": "app-0", "to": format!("app-{number}"), "fromVersion": "1.0.0", "toVersion": format!("r{number}"),
+            }]},
+            "status": {
+                "phase": "Superseded",
+                "startedAt": at,
+                "endedAt": at,
+                "consumers": [{"kind": "Deployment", "name": "web", "state": state, "configs": ["configmap/app"]}],
+            },
+        });
+        ReleaseFact::read(serde_json::from_value(release).unwrap())
+    }
+
+    #[test]
+    fn releases_that_rolled_nobody_do_not_make_the_storm_guard_forget() {
+        let mut namespace = Namespace::default();
+        for number in 1..=100 {
+            let fact = superseded(number, if number % 10 == 0 { "Rolling" } else { "Waiting" });
+            namespace.apply_release(&fact.core.name.clone(), fact);
+        }
+        let (config, policy) = (ConfigRef::new(ConfigKind::ConfigMap, "app"), Policy::default());
+        let old = |second: i64| namespace.old_releases(&config, &policy, Timestamp::from_second(second).unwrap());
+        let rolled =
+            |old: &[ReleaseFact]| old.iter().filter(|fact| fact.core.progress.consumers.iter().any(was_pinned)).count();
+        assert_eq!(old(101).len(), 81, "the newest ten stay, and nine more that rolled somebody");
+        assert_eq!(rolled(&old(101)), 0);
+        assert_eq!(old(10_000).len(), 90, "what is long ago is not remembered");
     }
 }
