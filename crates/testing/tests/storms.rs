@@ -65,6 +65,38 @@ async fn a_config_that_flaps_rolls_its_consumer_a_few_times_and_the_last_value_w
     .await;
 }
 
+#[tokio::test]
+async fn a_bad_version_is_put_back_also_while_its_successor_waits_for_the_storm_to_pass() {
+    let _operator = OPERATOR.read().await;
+    scenario("waiting-successor", |stage| async move {
+        let guard = StormGuardSpec { free_releases: Some(1), window_seconds: None };
+        let policy =
+            ReleasePolicySpec { bake_seconds: Some(0), storm_guard: Some(guard), ..ReleasePolicySpec::default() };
+        stage.set_policy("default", &policy).await?;
+        stage.apply(&(versioned_colors("blue") + &web_deployment(1))).await?;
+        stage.released("configmap/web-env", "1.0.0").await?;
+        expect_color(&stage, "app=web", 1, "blue").await?;
+        let change = async |color: &str, behavior: &str| {
+            patch_config(&stage, "web-env", &json!({"data": {"COLOR": color, "BEHAVIOR": behavior}})).await
+        };
+        change("green", "healthy").await?;
+        expect_phase(&ended(&stage, "configmap-web-env-1").await?, "Succeeded")?;
+        // This one waits for 10 s, and the next one for 20 s after that.
+        change("red", BAD).await?;
+        eventually("the bad version to be pinned", SHORT, async || {
+            ensure!(rollouts(&stage, "web").await? == 3, "it is not rolled yet");
+            Ok(())
+        })
+        .await?;
+        change("yellow", "healthy").await?;
+        expect_phase(&ended(&stage, "configmap-web-env-2").await?, "RolledBack")?;
+        expect_color(&stage, "app=web", 1, "green").await?;
+        expect_phase(&ended(&stage, "configmap-web-env-3").await?, "Succeeded")?;
+        expect_color(&stage, "app=web", 1, "yellow").await
+    })
+    .await;
+}
+
 // --- edits that change nothing ---
 
 const EDITS: usize = 1000;

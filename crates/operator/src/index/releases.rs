@@ -24,6 +24,8 @@ pub struct ReleaseView {
     pub workloads: HashMap<ConsumerId, (WorkloadKey, WorkloadFact)>,
     pub blocked: Option<Block>,
     pub superseded_by: Option<String>,
+    /// Until when the newer release has to wait.
+    pub superseded_at: Option<Timestamp>,
     pub has_succeeded: bool,
     pub held: Option<String>,
     pub inherited: Vec<Record>,
@@ -345,9 +347,7 @@ impl Namespace {
         budget: Option<Timestamp>,
         now: Timestamp,
     ) -> ReleaseView {
-        let mut policies = fact.core.configs().map(|config| self.policy(config, default));
-        let first = policies.next().unwrap_or_else(|| default.clone());
-        let policy = policies.fold(first, |all, policy| all.and(&policy));
+        let policy = self.policy_of(fact, default);
         let workloads = self.workloads_of(&fact.core);
         let pods = self.pods_by_consumer();
         let member = |(key, workload): (&WorkloadKey, &WorkloadFact)| {
@@ -367,14 +367,26 @@ impl Namespace {
         let blocked = if fact.core.progress.started_at.is_some() {
             None
         } else {
-            self.blocked(fact, &members, &policy, budget, now)
+            let under_way = self.overlapping(fact, &members).map(|other| Block::Release(other.core.name.clone()));
+            under_way.or_else(|| self.held_back(&members, &policy, budget, now))
         };
+        let superseded_by = self.superseded_by(&fact.core.name).and_then(|name| self.releases.get(name));
+        let superseded_at = superseded_by.filter(|_| fact.is_under_way()).and_then(|newer| {
+            let policy = self.policy_of(newer, default);
+            let members: Vec<Member> = self
+                .workloads_of(&newer.core)
+                .values()
+                .map(|workload| self.member(&newer.core, workload, &[], &policy, now))
+                .collect();
+            self.held_back(&members, &policy, budget, now)?.until()
+        });
         ReleaseView {
             id: id.clone(),
             members,
             workloads: workloads.into_iter().map(|(key, fact)| (fact.id(), (key.clone(), fact.clone()))).collect(),
             blocked,
-            superseded_by: self.superseded_by(&fact.core.name).map(str::to_owned),
+            superseded_by: superseded_by.map(|newer| newer.core.name.clone()),
+            superseded_at,
             has_succeeded: !fact.core.moves.is_empty() && fact.core.moves.iter().all(is_done),
             held,
             inherited: self.inherited(fact),
@@ -391,6 +403,12 @@ impl Namespace {
         }
     }
 
+    fn policy_of(&self, fact: &ReleaseFact, default: &Policy) -> Policy {
+        let mut policies = fact.core.configs().map(|config| self.policy(config, default));
+        let first = policies.next().unwrap_or_else(|| default.clone());
+        policies.fold(first, |all, policy| all.and(&policy))
+    }
+
     fn workloads_of(&self, release: &Release) -> BTreeMap<&WorkloadKey, &WorkloadFact> {
         release.configs().flat_map(|config| self.changeable(config)).collect()
     }
@@ -401,34 +419,32 @@ impl Namespace {
         left.map(|earlier| earlier.core.progress.consumers.clone()).unwrap_or_default()
     }
 
-    fn blocked(
-        &self,
-        fact: &ReleaseFact,
-        members: &[Member],
-        policy: &Policy,
-        budget: Option<Timestamp>,
-        now: Timestamp,
-    ) -> Option<Block> {
+    /// Another release under way that moves one of its consumers, or one of its configs.
+    fn overlapping(&self, fact: &ReleaseFact, members: &[Member]) -> Option<&ReleaseFact> {
         let consumers: HashSet<&ConsumerId> = members.iter().map(|member| &member.consumer).collect();
-        let overlaps = |other: &&ReleaseFact| {
+        self.releases.values().find(|other| {
             let records = &other.core.progress.consumers;
             other.core.name != fact.core.name
                 && other.is_under_way()
                 && (records.iter().any(|record| consumers.contains(&record.consumer))
                     || other.core.configs().any(|config| fact.core.configs().any(|own| own == config)))
-        };
-        if let Some(other) = self.releases.values().find(overlaps) {
-            return Some(Block::Release(other.core.name.clone()));
-        }
+        })
+    }
+
+    /// What has to pass before consumers may be rolled again.
+    fn held_back(
+        &self,
+        members: &[Member],
+        policy: &Policy,
+        budget: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Block> {
         let to_pin = members.iter().filter(|member| !member.concerned.is_empty());
         let storms = to_pin.filter_map(|member| {
             let until = storm::wait_until(&self.rolled_at(&member.consumer), policy.storm, now)?;
             Some(Block::Storm { consumer: member.consumer.clone(), until })
         });
-        let longest = storms.max_by_key(|block| match block {
-            Block::Storm { until, .. } | Block::Budget { until } => Some(*until),
-            Block::Release(_) => None,
-        });
+        let longest = storms.max_by_key(Block::until);
         longest.or_else(|| budget.filter(|until| *until > now).map(|until| Block::Budget { until }))
     }
 
