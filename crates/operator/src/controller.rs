@@ -202,7 +202,7 @@ impl Controller {
             }
             Work::Consumer(id) => return self.put_back(id, running),
             Work::Retention(id) => {
-                let Some(view) = self.index.retention(id) else { return false };
+                let Some(view) = self.index.retention(id, crate::clock::now()) else { return false };
                 let id = id.clone();
                 running.spawn(async move {
                     let written = executor.retention(&id, view).await;

@@ -197,7 +197,8 @@ impl<'a> Machine<'a> {
             self.enter(Phase::Succeeded, SUCCEEDED);
             return self.finish();
         }
-        if let Some(newer) = self.observed.superseded_by {
+        let newer = self.observed.superseded_by;
+        if let Some(newer) = newer.filter(|_| self.observed.superseded_at.is_none()) {
             self.enter(Phase::Superseded, format!("release {newer} took its place"));
             return self.finish();
         }
@@ -218,10 +219,19 @@ impl<'a> Machine<'a> {
             self.fail(failure);
         } else if self.release().wishes.paused {
             self.enter(Phase::Paused, PAUSED);
+        } else if let Some((newer, at)) = newer.zip(self.observed.superseded_at) {
+            self.await_successor(newer, at);
         } else {
             self.advance();
         }
         self.finish()
+    }
+
+    /// Nobody wants it any more, but what was moved must not be left alone either.
+    fn await_successor(&mut self, newer: &str, at: Timestamp) {
+        self.progress.reason =
+            format!("release {newer} takes its place at {at:.0}; failures still put the old version back");
+        self.wake_at(at.min(after(self.now, RECHECK)));
     }
 
     /// Brings every record up to date. The first failure stops it.

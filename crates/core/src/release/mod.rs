@@ -263,6 +263,8 @@ pub struct Observed<'a> {
     pub blocked: Option<Block>,
     /// The newer release that takes its place.
     pub superseded_by: Option<&'a str>,
+    /// Until when the newer release has to wait, if this one is under way: so long it is looked after, but goes no further.
+    pub superseded_at: Option<Timestamp>,
     /// Whether its versions are the good ones already: it succeeded, but could not record that.
     pub has_succeeded: bool,
     /// Why its versions are held because of it, if they are: it gave up, but could not record that.
@@ -282,6 +284,16 @@ pub enum Block {
     Storm { consumer: ConsumerId, until: Timestamp },
     /// The whole cluster rolls too much at the moment.
     Budget { until: Timestamp },
+}
+
+impl Block {
+    /// When it ends by itself.
+    pub fn until(&self) -> Option<Timestamp> {
+        match self {
+            Self::Storm { until, .. } | Self::Budget { until } => Some(*until),
+            Self::Release(_) => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

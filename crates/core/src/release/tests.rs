@@ -23,6 +23,7 @@ struct Cluster {
     can_judge: bool,
     blocked: Option<Block>,
     superseded_by: Option<String>,
+    superseded_at: Option<Timestamp>,
     inherited: Vec<Record>,
 }
 
@@ -71,6 +72,7 @@ impl Cluster {
             can_judge: true,
             blocked: None,
             superseded_by: None,
+            superseded_at: None,
             inherited: Vec::new(),
         }
     }
@@ -87,6 +89,7 @@ impl Cluster {
             members: &self.members,
             blocked: self.blocked.clone(),
             superseded_by: self.superseded_by.as_deref(),
+            superseded_at: self.superseded_at,
             has_succeeded: self.succeeded,
             held: self.held.as_deref(),
             inherited: &self.inherited,
@@ -387,6 +390,27 @@ fn a_newer_release_takes_over_and_still_knows_the_way_back() {
     newer.inherited.clone_from(&cluster.release.progress.consumers);
     assert_eq!(newer.run(), Phase::RolledBack);
     assert_eq!(newer.pins("web"), "", "as it was before the first of the two");
+}
+
+#[test]
+fn what_is_to_be_superseded_later_is_looked_after_but_goes_no_further() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, "configmap/app=app-1")]);
+    cluster.turn();
+    cluster.turn();
+    cluster.superseded_by = Some("configmap-app-3".into());
+    cluster.superseded_at = Some(cluster.now + SignedDuration::from_secs(300));
+    for _ in 0..20 {
+        cluster.turn();
+        cluster.wait(5);
+    }
+    assert_eq!(cluster.phase(), Phase::Progressing, "it would have succeeded long ago");
+    let mut good = cluster.clone();
+    good.superseded_at = None;
+    assert_eq!(good.run(), Phase::Superseded);
+    let mut bad = cluster.with_bad("app-2");
+    bad.roll();
+    assert_eq!(bad.run(), Phase::RolledBack);
+    assert_eq!(bad.pins("web"), "configmap/app=app-1");
 }
 
 #[test]

@@ -115,6 +115,7 @@ impl Executor {
             members: &view.members,
             blocked: view.blocked.clone(),
             superseded_by: view.superseded_by.as_deref(),
+            superseded_at: view.superseded_at,
             has_succeeded: view.has_succeeded,
             held: view.held.as_deref(),
             inherited: &view.inherited,

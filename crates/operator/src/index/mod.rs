@@ -7,6 +7,7 @@ mod releases;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use jiff::Timestamp;
 use lockstep_core::policy::Policy;
 use lockstep_core::retention::Holding;
 use lockstep_core::validation::Validation;
@@ -264,10 +265,10 @@ impl Index {
         namespace.is_ours(&id.config).then(|| namespace.view(id, &self.default_policy))
     }
 
-    pub fn retention(&self, id: &ConfigId) -> Option<RetentionView> {
+    pub fn retention(&self, id: &ConfigId, now: Timestamp) -> Option<RetentionView> {
         let namespace = self.namespaces.get(&id.namespace)?;
         let is_concerned = namespace.is_ours(&id.config) && namespace.versions.contains_key(&id.config);
-        is_concerned.then(|| namespace.retention(&id.config, &self.default_policy))
+        is_concerned.then(|| namespace.retention(&id.config, &self.default_policy, now))
     }
 
     pub fn workload(&self, id: &WorkloadId) -> Option<&WorkloadFact> {
@@ -539,7 +540,7 @@ impl Namespace {
         consumers.map(|(key, fact)| (key.clone(), fact.pins.get(config).cloned())).collect()
     }
 
-    fn retention(&self, config: &ConfigRef, default: &Policy) -> RetentionView {
+    fn retention(&self, config: &ConfigRef, default: &Policy, now: Timestamp) -> RetentionView {
         let entry = self.entry(config);
         let policy = self.policy(config, default);
         let versions: Vec<VersionFact> =
@@ -575,7 +576,7 @@ impl Namespace {
                 .chain(self.needed_by_releases(config))
                 .collect(),
             retain: self.sources.get(config).and_then(|source| source.retain).or(Some(policy.retain)),
-            old_releases: self.old_releases(config, policy.history),
+            old_releases: self.old_releases(config, &policy, now),
             managed: self.managed.get(config).cloned(),
             versions,
             users: all.into_iter().filter(|fact| fact.is_holder).cloned().collect(),

@@ -25,6 +25,8 @@ pub struct ReleaseView {
     pub workloads: HashMap<ConsumerId, (WorkloadKey, WorkloadFact)>,
     pub blocked: Option<Block>,
     pub superseded_by: Option<String>,
+    /// Until when the newer release has to wait.
+    pub superseded_at: Option<Timestamp>,
     pub has_succeeded: bool,
     pub held: Option<String>,
     pub inherited: Vec<Record>,
@@ -238,8 +240,10 @@ impl Namespace {
         rejected.filter(|fact| fact.core.configs().any(|own| own == config)).cloned().collect()
     }
 
-    /// The releases beyond the newest `keep`. What was superseded by an open release still says how things were before it.
-    pub(super) fn old_releases(&self, config: &ConfigRef, keep: usize) -> Vec<ReleaseFact> {
+    /// The releases beyond the newest that are kept. What was superseded by an open release still says how things were before it, and
+    /// what rolled somebody of late is the storm guard's memory: a config that flaps makes many releases that roll nobody, and they
+    /// must not push it out.
+    pub(super) fn old_releases(&self, config: &ConfigRef, policy: &Policy, now: Timestamp) -> Vec<ReleaseFact> {
         let first = |fact: &&ReleaseFact| fact.core.configs().next() == Some(config);
         let needed: HashSet<&str> = self
             .releases
@@ -250,8 +254,13 @@ impl Namespace {
         let mut ended: Vec<&ReleaseFact> =
             self.releases.values().filter(first).filter(|fact| fact.has_ended()).collect();
         ended.sort_by_key(|fact| std::cmp::Reverse(fact.core.progress.ended_at));
-        let old = ended.into_iter().skip(keep.max(1)).filter(|fact| !needed.contains(fact.core.name.as_str()));
-        old.cloned().collect()
+        let is_remembered = |fact: &ReleaseFact| {
+            let progress = &fact.core.progress;
+            let is_recent = progress.started_at.is_some_and(|at| storm::is_within(at, policy.storm.window, now));
+            is_recent && progress.consumers.iter().any(was_pinned)
+        };
+        let old = ended.into_iter().skip(policy.history.max(1));
+        old.filter(|fact| !needed.contains(fact.core.name.as_str()) && !is_remembered(fact)).cloned().collect()
     }
 
     fn changeable(&self, config: &ConfigRef) -> impl Iterator<Item = (&WorkloadKey, &WorkloadFact)> {
@@ -351,9 +360,7 @@ impl Namespace {
         budget: Option<Timestamp>,
         now: Timestamp,
     ) -> ReleaseView {
-        let mut policies = fact.core.configs().map(|config| self.policy(config, default));
-        let first = policies.next().unwrap_or_else(|| default.clone());
-        let policy = policies.fold(first, |all, policy| all.and(&policy));
+        let policy = self.policy_of(fact, default);
         let workloads = self.workloads_of(&fact.core);
         let pods = self.pods_by_consumer();
         let member = |(key, workload): (&WorkloadKey, &WorkloadFact)| {
@@ -373,14 +380,26 @@ impl Namespace {
         let blocked = if fact.core.progress.started_at.is_some() {
             None
         } else {
-            self.blocked(fact, &members, &policy, budget, now)
+            let under_way = self.overlapping(fact, &members).map(|other| Block::Release(other.core.name.clone()));
+            under_way.or_else(|| self.held_back(&members, &policy, budget, now))
         };
+        let superseded_by = self.superseded_by(&fact.core.name).and_then(|name| self.releases.get(name));
+        let superseded_at = superseded_by.filter(|_| fact.is_under_way()).and_then(|newer| {
+            let policy = self.policy_of(newer, default);
+            let members: Vec<Member> = self
+                .workloads_of(&newer.core)
+                .values()
+                .map(|workload| self.member(&newer.core, workload, &[], &policy, now))
+                .collect();
+            self.held_back(&members, &policy, budget, now)?.until()
+        });
         ReleaseView {
             id: id.clone(),
             members,
             workloads: workloads.into_iter().map(|(key, fact)| (fact.id(), (key.clone(), fact.clone()))).collect(),
             blocked,
-            superseded_by: self.superseded_by(&fact.core.name).map(str::to_owned),
+            superseded_by: superseded_by.map(|newer| newer.core.name.clone()),
+            superseded_at,
             has_succeeded: !fact.core.moves.is_empty() && fact.core.moves.iter().all(is_done),
             held,
             inherited: self.inherited(fact),
@@ -397,6 +416,12 @@ impl Namespace {
         }
     }
 
+    fn policy_of(&self, fact: &ReleaseFact, default: &Policy) -> Policy {
+        let mut policies = fact.core.configs().map(|config| self.policy(config, default));
+        let first = policies.next().unwrap_or_else(|| default.clone());
+        policies.fold(first, |all, policy| all.and(&policy))
+    }
+
     fn workloads_of(&self, release: &Release) -> BTreeMap<&WorkloadKey, &WorkloadFact> {
         release.configs().flat_map(|config| self.changeable(config)).collect()
     }
@@ -407,34 +432,32 @@ impl Namespace {
         left.map(|earlier| earlier.core.progress.consumers.clone()).unwrap_or_default()
     }
 
-    fn blocked(
-        &self,
-        fact: &ReleaseFact,
-        members: &[Member],
-        policy: &Policy,
-        budget: Option<Timestamp>,
-        now: Timestamp,
-    ) -> Option<Block> {
+    /// Another release under way that moves one of its consumers, or one of its configs.
+    fn overlapping(&self, fact: &ReleaseFact, members: &[Member]) -> Option<&ReleaseFact> {
         let consumers: HashSet<&ConsumerId> = members.iter().map(|member| &member.consumer).collect();
-        let overlaps = |other: &&ReleaseFact| {
+        self.releases.values().find(|other| {
             let records = &other.core.progress.consumers;
             other.core.name != fact.core.name
                 && other.is_under_way()
                 && (records.iter().any(|record| consumers.contains(&record.consumer))
                     || other.core.configs().any(|config| fact.core.configs().any(|own| own == config)))
-        };
-        if let Some(other) = self.releases.values().find(overlaps) {
-            return Some(Block::Release(other.core.name.clone()));
-        }
+        })
+    }
+
+    /// What has to pass before consumers may be rolled again.
+    fn held_back(
+        &self,
+        members: &[Member],
+        policy: &Policy,
+        budget: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Block> {
         let to_pin = members.iter().filter(|member| !member.concerned.is_empty());
         let storms = to_pin.filter_map(|member| {
             let until = storm::wait_until(&self.rolled_at(&member.consumer), policy.storm, now)?;
             Some(Block::Storm { consumer: member.consumer.clone(), until })
         });
-        let longest = storms.max_by_key(|block| match block {
-            Block::Storm { until, .. } | Block::Budget { until } => Some(*until),
-            Block::Release(_) => None,
-        });
+        let longest = storms.max_by_key(Block::until);
         longest.or_else(|| budget.filter(|until| *until > now).map(|until| Block::Budget { until }))
     }
 
@@ -551,5 +574,41 @@ mod tests {
         let (a, b) = (format!("{}a", "x".repeat(241)), format!("{}b", "x".repeat(241)));
         assert_ne!(release_prefix(&config(&a)), release_prefix(&config(&b)));
         assert!(release_prefix(&config(&a)).len() <= LONGEST_PREFIX + 1);
+    }
+
+    fn superseded(number: i64, state: &str) -> ReleaseFact {
+        let at = Timestamp::from_second(number).unwrap();
+        let release = serde_json::json!({
+            "apiVersion": "lockstep.dev/v1alpha1",
+            "kind": "Release",
+            "metadata": {"name": format!("configmap-app-{number}"), "namespace": "n", "resourceVersion": "1"},
+            "spec": {"moves": [{
+                "source": {"kind": "ConfigMap", "name": "app"},
+                "from": "app-0", "to": format!("app-{number}"), "fromVersion": "1.0.0", "toVersion": format!("r{number}"),
+            }]},
+            "status": {
+                "phase": "Superseded",
+                "startedAt": at,
+                "endedAt": at,
+                "consumers": [{"kind": "Deployment", "name": "web", "state": state, "configs": ["configmap/app"]}],
+            },
+        });
+        ReleaseFact::read(serde_json::from_value(release).unwrap())
+    }
+
+    #[test]
+    fn releases_that_rolled_nobody_do_not_make_the_storm_guard_forget() {
+        let mut namespace = Namespace::default();
+        for number in 1..=100 {
+            let fact = superseded(number, if number % 10 == 0 { "Rolling" } else { "Waiting" });
+            namespace.apply_release(&fact.core.name.clone(), fact);
+        }
+        let (config, policy) = (ConfigRef::new(ConfigKind::ConfigMap, "app"), Policy::default());
+        let old = |second: i64| namespace.old_releases(&config, &policy, Timestamp::from_second(second).unwrap());
+        let rolled =
+            |old: &[ReleaseFact]| old.iter().filter(|fact| fact.core.progress.consumers.iter().any(was_pinned)).count();
+        assert_eq!(old(101).len(), 81, "the newest ten stay, and nine more that rolled somebody");
+        assert_eq!(rolled(&old(101)), 0);
+        assert_eq!(old(10_000).len(), 90, "what is long ago is not remembered");
     }
 }
