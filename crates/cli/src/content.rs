@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use lockstep_api::{VersionSummary, VersionedConfig};
-use lockstep_core::{ConfigKind, ConfigRef};
+use lockstep_core::digest::{Content as Digestible, key_digests};
+use lockstep_core::keys::KeyDigests;
+use lockstep_core::{ConfigKind, ConfigRef, DigestKey};
 use serde_json::Value;
 
 use crate::cluster::Cluster;
@@ -61,6 +63,16 @@ impl Content {
     /// The value of a key, if it is text.
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
         std::str::from_utf8(self.values.get(key)?).ok().filter(|_| !self.binary.contains(key))
+    }
+
+    /// Digests to compare two contents by, key by key; they never leave this process.
+    pub(crate) fn keys(&self) -> KeyDigests {
+        let section = |is_binary: bool| {
+            let chosen = self.values.iter().filter(move |(key, _)| self.binary.contains(*key) == is_binary);
+            chosen.map(|(key, value)| (key.as_str(), value.as_slice())).collect()
+        };
+        let content = Digestible { secret_type: "", text: section(false), binary: section(true) };
+        key_digests(&content, Some(&DigestKey(Vec::new())))
     }
 }
 

@@ -2,15 +2,18 @@
 //!
 //! Each command is a file: it fetches, makes a view of what it fetched by a pure function, and prints that.
 
+mod adopt;
 mod choose;
 mod cluster;
 mod content;
 mod diff;
+mod doctor;
 #[cfg(test)]
 mod fixtures;
 mod follow;
 mod get;
 mod history;
+mod impact;
 mod manifest;
 mod names;
 mod operator;
@@ -22,6 +25,7 @@ mod steer;
 mod table;
 mod versions;
 mod watch;
+mod workloads;
 
 use std::io;
 use std::path::Path;
@@ -58,6 +62,10 @@ enum Command {
     Diff(diff::Flags),
     /// Show what a version holds
     Get(get::Flags),
+    /// Put configs under Lockstep's care; says first what that means
+    Adopt(adopt::Flags),
+    /// Show what a change would do, without doing it
+    Impact(impact::Flags),
     /// Apply a file, and follow the releases that it makes
     Release(release::Flags),
     /// Watch what moves until it has arrived
@@ -78,6 +86,8 @@ enum Command {
     Abort(steer::Flags),
     /// Work on single versions
     Versions(versions::Flags),
+    /// Check that all of Lockstep is there and well; exits with 1 if not
+    Doctor,
     /// Run the operator: what the chart's Deployment starts
     Operator(operator::Flags),
     /// Print the version
@@ -163,6 +173,9 @@ async fn ask(command: Command, connection: &Connection, format: Format) -> Resul
         Command::History(flags) => history::run(&cluster, &flags, format).await?,
         Command::Diff(flags) => diff::run(&cluster, &flags, format).await?,
         Command::Get(flags) => get::run(&cluster, &flags, format).await?,
+        Command::Adopt(flags) => adopt::run(&cluster, &flags, format).await?,
+        Command::Doctor => return doctor::run(&cluster, format).await,
+        Command::Impact(flags) => impact::run(&cluster, &flags, format).await?,
         Command::Release(flags) => return release::run(&cluster, &flags, format).await,
         Command::Watch(flags) => return watch::run(&cluster, &flags, format).await,
         Command::Rollback(flags) => return choose::rollback(&cluster, &flags, format).await,
