@@ -1,24 +1,93 @@
 //! The `lockstep` command, also found by kubectl as `kubectl lockstep`.
+//!
+//! Each command is a file: it fetches, makes a view of what it fetched by a pure function, and prints that.
 
+mod adopt;
+mod choose;
+mod cluster;
+mod content;
+mod diff;
+mod doctor;
+#[cfg(test)]
+mod fixtures;
+mod follow;
+mod get;
+mod history;
+mod impact;
+mod manifest;
+mod names;
 mod operator;
+mod output;
+mod progress;
+mod release;
+mod status;
+mod steer;
+mod table;
+mod versions;
+mod watch;
+mod workloads;
 
-use std::io::{self, Write};
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
+
+use crate::cluster::{Cluster, Connection};
+use crate::output::{Format, say};
+use crate::steer::Wish;
 
 /// Releases configuration on Kubernetes the way teams release code
 #[derive(Parser)]
 #[command(name = "lockstep", version, arg_required_else_help = true)]
 struct Arguments {
+    #[command(flatten)]
+    connection: Connection,
+    /// How to print answers
+    #[arg(short, long, global = true, value_enum, default_value_t)]
+    output: Format,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Subcommand)]
 enum Command {
+    /// Show what is current, what moves, what is held, and who uses it
+    Status(status::Flags),
+    /// Show the versions of a config, and its releases
+    History(history::Flags),
+    /// Show what differs between two versions: the last good one and the config as it is, if not told otherwise
+    Diff(diff::Flags),
+    /// Show what a version holds
+    Get(get::Flags),
+    /// Put configs under Lockstep's care; says first what that means
+    Adopt(adopt::Flags),
+    /// Show what a change would do, without doing it
+    Impact(impact::Flags),
+    /// Apply a file, and follow the releases that it makes
+    Release(release::Flags),
+    /// Watch what moves until it has arrived
+    Watch(watch::Flags),
+    /// Go back to an earlier version, until the config changes again
+    Rollback(choose::RollbackFlags),
+    /// Follow the config again after a rollback
+    Follow(choose::Flags),
+    /// Try a version again that failed and is held
+    Retry(choose::Flags),
+    /// Stop a release where it is
+    Pause(steer::Flags),
+    /// Let a paused release go on
+    Resume(steer::Flags),
+    /// Skip what is left of a release's bake
+    Promote(steer::Flags),
+    /// Stop a release and put the last good version back
+    Abort(steer::Flags),
+    /// Work on single versions
+    Versions(versions::Flags),
+    /// Check that all of Lockstep is there and well; exits with 1 if not
+    Doctor,
     /// Run the operator: what the chart's Deployment starts
     Operator(operator::Flags),
     /// Print the version
@@ -30,26 +99,96 @@ enum Command {
     },
 }
 
+/// How a command ended, if it did not fail: a pipeline reads it from the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    /// Something is not as it should be, and was told.
+    Unwell,
+    /// The release was rolled back, failed or was aborted.
+    NotReleased,
+    /// The change breaks a rule.
+    Rejected,
+    TimedOut,
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        Self::from(match outcome {
+            Outcome::Done => 0,
+            Outcome::Unwell => 1,
+            Outcome::NotReleased => 2,
+            Outcome::Rejected => 3,
+            Outcome::TimedOut => 4,
+        })
+    }
+}
+
 fn main() -> ExitCode {
-    match run(Arguments::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+    let program = std::env::args_os().next().unwrap_or_default();
+    let matches = match command(Path::new(&program)).try_get_matches() {
+        Ok(matches) => matches,
+        // Not clap's own code for mistakes: 2 means that a release was rolled back.
         Err(error) => {
-            eprintln!("error: {error:#}");
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    match Arguments::from_arg_matches(&matches).map_err(anyhow::Error::new).and_then(run) {
+        Ok(outcome) => outcome.into(),
+        Err(error) => {
+            anstream::eprintln!("{}: {error:#}", output::paint("error", output::BAD));
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(command: Command) -> Result<()> {
-    let mut stdout = io::stdout();
-    match command {
+/// The command line, under the name that it was called by.
+fn command(program: &Path) -> clap::Command {
+    let is_plugin = program.file_stem().is_some_and(|name| name == "kubectl-lockstep");
+    let command = Arguments::command();
+    if is_plugin { command.bin_name("kubectl lockstep") } else { command.bin_name("lockstep") }
+}
+
+fn run(arguments: Arguments) -> Result<Outcome> {
+    match arguments.command {
         Command::Operator(flags) => operator::run(flags)?,
-        Command::Version => writeln!(stdout, "lockstep {}", env!("CARGO_PKG_VERSION"))?,
+        Command::Version => say(format!("lockstep {}", env!("CARGO_PKG_VERSION")))?,
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "lockstep", &mut stdout);
+            clap_complete::generate(shell, &mut Arguments::command(), "lockstep", &mut io::stdout());
+        }
+        asked => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            return runtime.block_on(ask(asked, &arguments.connection, arguments.output));
         }
     }
-    Ok(())
+    Ok(Outcome::Done)
+}
+
+/// The commands that ask a cluster.
+async fn ask(command: Command, connection: &Connection, format: Format) -> Result<Outcome> {
+    let cluster = Cluster::connect(connection).await?;
+    match command {
+        Command::Status(flags) => status::run(&cluster, &flags, format).await?,
+        Command::History(flags) => history::run(&cluster, &flags, format).await?,
+        Command::Diff(flags) => diff::run(&cluster, &flags, format).await?,
+        Command::Get(flags) => get::run(&cluster, &flags, format).await?,
+        Command::Adopt(flags) => adopt::run(&cluster, &flags, format).await?,
+        Command::Doctor => return doctor::run(&cluster, format).await,
+        Command::Impact(flags) => impact::run(&cluster, &flags, format).await?,
+        Command::Release(flags) => return release::run(&cluster, &flags, format).await,
+        Command::Watch(flags) => return watch::run(&cluster, &flags, format).await,
+        Command::Rollback(flags) => return choose::rollback(&cluster, &flags, format).await,
+        Command::Follow(flags) => return choose::follow(&cluster, &flags, format).await,
+        Command::Retry(flags) => return choose::retry(&cluster, &flags, format).await,
+        Command::Pause(flags) => steer::run(&cluster, &flags, Wish::Pause).await?,
+        Command::Resume(flags) => steer::run(&cluster, &flags, Wish::Resume).await?,
+        Command::Promote(flags) => steer::run(&cluster, &flags, Wish::Promote).await?,
+        Command::Abort(flags) => steer::run(&cluster, &flags, Wish::Abort).await?,
+        Command::Versions(flags) => versions::run(&cluster, &flags).await?,
+        Command::Operator(_) | Command::Version | Command::Completion { .. } => {}
+    }
+    Ok(Outcome::Done)
 }
 
 #[cfg(test)]
@@ -64,5 +203,11 @@ mod tests {
     #[test]
     fn help_teaches() {
         insta::assert_snapshot!(Arguments::command().render_help());
+    }
+
+    #[test]
+    fn kubectl_finds_it_as_a_plugin() {
+        let help = command(Path::new("/usr/local/bin/kubectl-lockstep")).render_help().to_string();
+        assert!(help.contains("Usage: kubectl lockstep"), "{help}");
     }
 }

@@ -1,0 +1,218 @@
+//! `lockstep rollback`, `follow`, `retry`: which version a config is to run.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use jiff::SignedDuration;
+use kube::api::{Patch, PatchParams};
+use lockstep_api::{Choice, Release, VersionSummary, VersionedConfig};
+use lockstep_core::ConfigRef;
+use lockstep_core::release::Phase;
+use serde_json::{Value, json};
+
+use crate::Outcome;
+use crate::cluster::Cluster;
+use crate::content::version;
+use crate::follow::{Wanted, What, follow as follow_change};
+use crate::names::{ConfigName, typed};
+use crate::output::{Format, say};
+use crate::release::{FIELD_MANAGER, TIMEOUT};
+use crate::status::under_way;
+
+#[derive(Debug, Args)]
+pub(crate) struct RollbackFlags {
+    #[command(flatten)]
+    config: Flags,
+    /// The version to go back to; the good one before the current one if not given
+    #[arg(long, value_name = "VERSION")]
+    to: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Flags {
+    /// NAME, configmap/NAME or secret/NAME
+    config: ConfigName,
+    /// Follow the release to its end; exit codes as of `lockstep release`
+    #[arg(short, long)]
+    wait: bool,
+    /// How long to wait
+    #[arg(long, default_value = TIMEOUT, value_name = "DURATION")]
+    timeout: SignedDuration,
+}
+
+pub(crate) async fn rollback(cluster: &Cluster, flags: &RollbackFlags, format: Format) -> Result<Outcome> {
+    let config = &flags.config.config.0;
+    let object = cluster.versioned_config(config).await?;
+    let releases = cluster.releases_of(config).await?;
+    let target = target(&object, &releases, flags.to.as_deref())?;
+    let source = match cluster.content(config.kind, &config.name).await? {
+        Some(content) => cluster.version_of(&object, &content).await?,
+        None => None,
+    };
+    let choice = choice(&target, source.as_ref());
+    write(cluster, config, json!({"spec": {"current": choice}})).await?;
+    let typed = typed(config);
+    let until = match &source {
+        Some(source) if source.object == target.object => "as the config has it".to_owned(),
+        Some(source) => format!("instead of {}, until the config changes or `lockstep follow {typed}`", source.version),
+        None => format!("until `lockstep follow {typed}`"),
+    };
+    announce(format, &format!("{config} goes to {}, {until}", target.version))?;
+    finish(cluster, &flags.config, target.object, format).await
+}
+
+pub(crate) async fn follow(cluster: &Cluster, flags: &Flags, format: Format) -> Result<Outcome> {
+    let config = &flags.config.0;
+    let object = cluster.versioned_config(config).await?;
+    if object.spec.current.is_none() {
+        announce(format, &format!("{config} follows its source already"))?;
+        return Ok(Outcome::Done);
+    }
+    let content = cluster.content(config.kind, &config.name).await?;
+    let content = content.with_context(|| {
+        format!("{config} itself is gone from namespace {}: create it again first", cluster.namespace)
+    })?;
+    let source = cluster.version_of(&object, &content).await?;
+    write(cluster, config, json!({"spec": {"current": null}})).await?;
+    let version = source.as_ref().map_or("a new version", |source| source.version.as_str());
+    announce(format, &format!("{config} follows its source again: {version}"))?;
+    match source {
+        Some(source) => finish(cluster, flags, source.object, format).await,
+        None => Ok(Outcome::Done),
+    }
+}
+
+pub(crate) async fn retry(cluster: &Cluster, flags: &Flags, format: Format) -> Result<Outcome> {
+    let config = &flags.config.0;
+    let object = cluster.versioned_config(config).await?;
+    let held = object.status.as_ref().and_then(|status| status.held.clone());
+    let held = held.with_context(|| format!("no version of {config} is held: there is nothing to try again"))?;
+    write(cluster, config, json!({"spec": {"retry": held.release}})).await?;
+    announce(format, &format!("{config}: {} is tried again, after it failed in {}", held.version, held.release))?;
+    finish(cluster, flags, held.object, format).await
+}
+
+fn announce(format: Format, line: &str) -> Result<()> {
+    if matches!(format, Format::Table | Format::Wide) { say(line) } else { Ok(()) }
+}
+
+async fn write(cluster: &Cluster, config: &ConfigRef, patch: Value) -> Result<()> {
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let name = config.versioned_config_name();
+    let written = cluster.api::<VersionedConfig>().patch(&name, &params, &Patch::Merge(patch)).await;
+    written.map(drop).map_err(|error| cluster.explain(error, || format!("change VersionedConfig {name}")))
+}
+
+async fn finish(cluster: &Cluster, flags: &Flags, object: String, format: Format) -> Result<Outcome> {
+    if !flags.wait {
+        announce(format, &format!("See it: lockstep watch {}", typed(&flags.config.0)))?;
+        return Ok(Outcome::Done);
+    }
+    let wanted = Wanted { config: flags.config.0.clone(), what: What::Object(object) };
+    follow_change(cluster, vec![wanted], flags.timeout, format).await
+}
+
+/// None if the config itself has that version: there is nothing to choose then.
+fn choice(target: &VersionSummary, source: Option<&VersionSummary>) -> Option<Choice> {
+    let is_source = source.is_some_and(|source| source.object == target.object);
+    let instead_of = source.map(|source| source.version.clone());
+    (!is_source).then(|| Choice { version: target.version.clone(), instead_of })
+}
+
+/// The version to go back to. `releases`: those of this config, newest first.
+fn target(object: &VersionedConfig, releases: &[Release], to: Option<&str>) -> Result<VersionSummary> {
+    let config = ConfigRef::from(&object.spec.source);
+    let status = object.status.clone().unwrap_or_default();
+    let current = status.current.as_ref().with_context(|| format!("{config} has no current version yet"))?;
+    let namespace = object.metadata.namespace.clone().unwrap_or_default();
+    let is_moving = under_way(&config, &namespace, releases).is_some();
+    let target = match to {
+        Some(to) => version(object, to)?.clone(),
+        None if is_moving => current.clone(),
+        None => before(object, releases, current).cloned().with_context(|| {
+            format!("there is no good version of {config} before {}: choose one with --to", current.version)
+        })?,
+    };
+    if target.object == current.object && !is_moving {
+        bail!("{config} is at {} already", target.version);
+    }
+    if status.held.as_ref().is_some_and(|held| held.object == target.object) {
+        let typed = typed(&config);
+        bail!("{} failed and is held: try it again with `lockstep retry {typed}`, or choose another", target.version);
+    }
+    Ok(target)
+}
+
+/// What ran before the current version; after a rollback, the next older one that was good.
+fn before<'a>(
+    object: &'a VersionedConfig,
+    releases: &[Release],
+    current: &VersionSummary,
+) -> Option<&'a VersionSummary> {
+    let config = ConfigRef::from(&object.spec.source);
+    let versions = &object.status.as_ref()?.versions;
+    let steps = |release: &Release| {
+        let step = release.spec.moves.iter().find(|step| ConfigRef::from(&step.source) == config).cloned();
+        step.map(|step| (step, release.phase()))
+    };
+    if object.spec.current.is_none() {
+        let came = releases
+            .iter()
+            .filter_map(steps)
+            .find(|(step, phase)| *phase == Phase::Succeeded && step.to == current.object && step.from != step.to);
+        let from = came.and_then(|(step, _)| versions.iter().find(|version| version.object == step.from));
+        if from.is_some() {
+            return from;
+        }
+    }
+    // The newest word on each version counts; versions come newest first.
+    let mut verdicts: BTreeMap<String, Phase> = BTreeMap::new();
+    for (step, phase) in releases.iter().filter_map(steps) {
+        verdicts.entry(step.to).or_insert(phase);
+    }
+    let was_bad = |version: &VersionSummary| {
+        let verdict = verdicts.get(&version.object);
+        matches!(verdict, Some(Phase::RolledBack | Phase::Failed | Phase::Aborted | Phase::Rejected))
+    };
+    versions.iter().find(|version| version.number < current.number && !was_bad(version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{baking, held, moving, releases, versioned};
+
+    fn named(object: &VersionedConfig, releases: &[Release], to: Option<&str>) -> Result<String, String> {
+        target(object, releases, to).map(|target| target.version).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn back_means_to_what_ran_before() {
+        assert_eq!(named(&held(), &releases(), None).unwrap(), "1.0.0");
+        assert_eq!(named(&held(), &[], None).unwrap(), "1.0.0");
+    }
+
+    #[test]
+    fn during_a_release_back_means_to_the_last_good_version() {
+        assert_eq!(named(&moving(), &[baking()], None).unwrap(), "1.1.0");
+    }
+
+    #[test]
+    fn what_cannot_be_gone_back_to_is_told() {
+        assert!(named(&held(), &releases(), Some("1.1.0")).unwrap_err().contains("is at 1.1.0 already"));
+        assert!(named(&held(), &releases(), Some("r3")).unwrap_err().contains("lockstep retry app"));
+        assert!(named(&held(), &releases(), Some("r9")).unwrap_err().contains("it has r3, 1.1.0, 1.0.0"));
+        let first = versioned("secret", "db");
+        assert!(named(&first, &[], None).unwrap_err().contains("choose one with --to"));
+    }
+
+    #[test]
+    fn a_choice_ends_with_the_next_change() {
+        let object = held();
+        let (source, target) = (version(&object, "r3").unwrap(), version(&object, "1.0.0").unwrap());
+        let expected = Choice { version: "1.0.0".into(), instead_of: Some("r3".into()) };
+        assert_eq!(choice(target, Some(source)), Some(expected));
+        assert_eq!(choice(source, Some(source)), None);
+    }
+}

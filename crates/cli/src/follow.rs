@@ -1,0 +1,334 @@
+//! Following a change until it is released, or is not.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::Result;
+use jiff::SignedDuration;
+use lockstep_api::{ConditionType, Release, VersionedConfig};
+use lockstep_core::ConfigRef;
+use lockstep_core::release::Phase;
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use crate::Outcome;
+use crate::cluster::Cluster;
+use crate::content::Content;
+use crate::names::typed;
+use crate::output::{BAD, Format, GOOD, MOVING, View, paint, print, render};
+use crate::progress::Progress;
+use crate::status::under_way;
+
+/// How often the cluster is asked.
+const POLL: Duration = Duration::from_millis(500);
+
+/// A config, and what it is to come to.
+pub(crate) struct Wanted {
+    pub(crate) config: ConfigRef,
+    pub(crate) what: What,
+}
+
+pub(crate) enum What {
+    /// The version in this object.
+    Object(String),
+    /// The version that has this content, which may not exist yet. With it, the versions that are known to be others.
+    Content(Box<Content>, BTreeSet<String>),
+}
+
+/// Where a config stands, seen from a version that it is to come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Standing {
+    Waiting,
+    Moving(String),
+    Ended(End),
+}
+
+/// How it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct End {
+    config: String,
+    version: String,
+    result: Ending,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    release: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Ending {
+    Released,
+    /// A person chose another version.
+    Overruled,
+    TimedOut,
+    Rejected,
+    NotReleased,
+}
+
+impl Ending {
+    fn outcome(self) -> Outcome {
+        match self {
+            Self::Released => Outcome::Done,
+            Self::Overruled => Outcome::Unwell,
+            Self::TimedOut => Outcome::TimedOut,
+            Self::Rejected => Outcome::Rejected,
+            Self::NotReleased => Outcome::NotReleased,
+        }
+    }
+}
+
+/// Follows changes to their ends, and says how they ended. The worst of them is the outcome.
+pub(crate) async fn follow(
+    cluster: &Cluster,
+    mut wanted: Vec<Wanted>,
+    timeout: SignedDuration,
+    format: Format,
+) -> Result<Outcome> {
+    let deadline = Instant::now() + Duration::try_from(timeout).unwrap_or(Duration::ZERO);
+    let mut progress = Progress::new(format);
+    let mut ends: Vec<Option<End>> = wanted.iter().map(|_| None).collect();
+    while ends.iter().any(Option::is_none) {
+        let is_late = Instant::now() >= deadline;
+        for (wanted, end) in wanted.iter_mut().zip(&mut ends).filter(|(_, end)| end.is_none()) {
+            *end = look(cluster, wanted, &mut progress).await?.or_else(|| is_late.then(|| too_late(wanted, timeout)));
+        }
+        if ends.iter().any(Option::is_none) {
+            sleep(POLL).await;
+        }
+    }
+    progress.end();
+    let ends = Ends { ends: ends.into_iter().flatten().collect() };
+    print(&render(&ends, format)?)?;
+    Ok(ends.ends.iter().map(|end| end.result).max().map_or(Outcome::Done, Ending::outcome))
+}
+
+/// One look at one config.
+async fn look(cluster: &Cluster, wanted: &mut Wanted, progress: &mut Progress) -> Result<Option<End>> {
+    let Some(object) = cluster.find(&wanted.config).await? else { return Ok(None) };
+    let target = target(cluster, &object, &mut wanted.what).await?;
+    let releases = cluster.releases_of(&wanted.config).await?;
+    let standing = standing(&object, &releases, target.as_deref(), |release| progress.has_seen(release));
+    let is_shown = |name: &str| progress.has_seen(name) || standing == Standing::Moving(name.to_owned());
+    let shown: Vec<&Release> = releases.iter().rev().filter(|release| is_shown(name(release))).collect();
+    for release in shown {
+        progress.show(release)?;
+    }
+    Ok(match standing {
+        Standing::Ended(end) => Some(end),
+        Standing::Waiting | Standing::Moving(_) => None,
+    })
+}
+
+async fn target(cluster: &Cluster, object: &VersionedConfig, what: &mut What) -> Result<Option<String>> {
+    let found = match what {
+        What::Object(object) => return Ok(Some(object.clone())),
+        What::Content(content, others) => {
+            let mut found = None;
+            for version in object.status.iter().flat_map(|status| &status.versions) {
+                if others.contains(&version.object) {
+                    continue;
+                }
+                if cluster.content(content.kind, &version.object).await?.as_ref() == Some(content.as_ref()) {
+                    found = Some(version.object.clone());
+                    break;
+                }
+                others.insert(version.object.clone());
+            }
+            found
+        }
+    };
+    if let Some(found) = &found {
+        *what = What::Object(found.clone());
+    }
+    Ok(found)
+}
+
+fn name(release: &Release) -> &str {
+    release.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// `target` is the object of the version that it is to come to, if it exists already.
+fn standing(
+    object: &VersionedConfig,
+    releases: &[Release],
+    target: Option<&str>,
+    has_seen: impl Fn(&str) -> bool,
+) -> Standing {
+    let config = ConfigRef::from(&object.spec.source);
+    let status = object.status.clone().unwrap_or_default();
+    let version = status.versions.iter().find(|version| Some(version.object.as_str()) == target);
+    let version = version.map(|version| version.version.clone()).unwrap_or_default();
+    let end = |result, release: &str, reason: &str| {
+        let (release, reason) = (release.to_owned(), reason.to_owned());
+        Standing::Ended(End { config: config.to_string(), version: version.clone(), result, release, reason })
+    };
+    let Some(target) = target else {
+        let refused = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Ready.name());
+        let refused = refused.filter(|condition| condition.reason == "Refused");
+        return refused.map_or(Standing::Waiting, |condition| end(Ending::Rejected, "", &condition.message));
+    };
+    let moves_there = |release: &Release| {
+        release.spec.moves.iter().any(|step| ConfigRef::from(&step.source) == config && step.to == target)
+    };
+    let namespace = object.metadata.namespace.clone().unwrap_or_default();
+    let current = status.current.as_ref().map(|current| current.object.as_str());
+    match under_way(&config, &namespace, releases) {
+        Some(open) if moves_there(open) => return Standing::Moving(name(open).to_owned()),
+        Some(open) => {
+            let taken = releases.iter().find(|old| has_seen(name(old)) && old.phase() == Phase::Superseded);
+            let taken = taken.filter(|old| open.spec.supersedes.as_deref() == Some(name(old)));
+            let reason = format!("release {} took its place", name(open));
+            return taken.map_or(Standing::Waiting, |old| end(Ending::NotReleased, name(old), &reason));
+        }
+        None => {}
+    }
+    if let Some(held) = status.held.as_ref().filter(|held| held.object == target) {
+        let is_retried = object.spec.retry.as_ref() == Some(&held.release);
+        let failed = releases.iter().find(|release| name(release) == held.release);
+        let result = match failed.map(Release::phase) {
+            Some(Phase::Rejected) => Ending::Rejected,
+            _ => Ending::NotReleased,
+        };
+        // A retry that was not taken up yet; one that failed again is held under a name of its own.
+        return if is_retried { Standing::Waiting } else { end(result, &held.release, &held.reason) };
+    }
+    let newest = releases.iter().find(|release| moves_there(release));
+    if current == Some(target) {
+        let reason = newest.and_then(|release| release.status.as_ref()).map_or("", |status| status.reason.as_str());
+        return end(Ending::Released, newest.map(name).unwrap_or_default(), reason);
+    }
+    let overruled = object.spec.current.as_ref().filter(|choice| {
+        let holds = choice.instead_of.as_ref().is_none_or(|instead_of| *instead_of == version);
+        holds && choice.version != version && choice.version != target
+    });
+    match overruled {
+        Some(choice) => end(Ending::Overruled, "", &format!("a person chose version {} instead", choice.version)),
+        None => Standing::Waiting,
+    }
+}
+
+fn too_late(wanted: &Wanted, timeout: SignedDuration) -> End {
+    End {
+        config: wanted.config.to_string(),
+        version: String::new(),
+        result: Ending::TimedOut,
+        release: String::new(),
+        reason: format!("not released within {timeout:#}; it goes on without us"),
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Ends {
+    ends: Vec<End>,
+}
+
+impl View for Ends {
+    fn text(&self, _: bool) -> String {
+        self.ends.iter().map(|end| end.text() + "\n").collect()
+    }
+}
+
+impl End {
+    fn text(&self) -> String {
+        let Self { config, version, release, reason, .. } = self;
+        let typed = config.parse().map_or_else(|_| config.clone(), |config| typed(&config));
+        let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        match self.result {
+            Ending::Released => format!("{config}: {}", paint(&format!("{version} is current"), GOOD)),
+            Ending::Overruled => format!(
+                "{config}: {}{because}. Follow the config again: lockstep follow {typed}",
+                paint(&format!("{version} is not released"), MOVING)
+            ),
+            Ending::TimedOut => {
+                format!("{config}: {}{because}. Look at it: lockstep status {typed}", paint("timed out", BAD))
+            }
+            Ending::Rejected => format!("{config}: {}{because}", paint("rejected", BAD)),
+            Ending::NotReleased => {
+                let next = format!("Change the config, or try it again: lockstep retry {typed}");
+                format!(
+                    "{config}: {} in {release}{because}. {next}",
+                    paint(&format!("{version} was not released"), BAD)
+                )
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{baking, held, moving, releases};
+    use crate::output::plain;
+
+    fn ending(standing: Standing) -> (Ending, String) {
+        match standing {
+            Standing::Ended(end) => (end.result, plain(&end.text())),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_release_under_way_is_followed() {
+        let standing = standing(&moving(), &[baking()], Some("app-3"), |_| false);
+        assert_eq!(standing, Standing::Moving("configmap-app-2".into()));
+    }
+
+    #[test]
+    fn what_is_current_is_released() {
+        let (ending, text) = ending(standing(&held(), &releases(), Some("app-2"), |_| false));
+        assert_eq!(ending, Ending::Released);
+        assert_eq!(text, "configmap/app: 1.1.0 is current");
+    }
+
+    #[test]
+    fn what_is_held_was_not_released_until_it_is_retried() {
+        let (ending, text) = ending(standing(&held(), &releases(), Some("app-3"), |_| false));
+        assert_eq!(ending, Ending::NotReleased);
+        assert!(
+            text.contains("configmap-app-2") && text.contains("crashes") && text.contains("lockstep retry"),
+            "{text}"
+        );
+        let mut retried = held();
+        retried.spec.retry = Some("configmap-app-2".into());
+        assert_eq!(standing(&retried, &releases(), Some("app-3"), |_| false), Standing::Waiting);
+    }
+
+    #[test]
+    fn an_invalid_version_is_rejected() {
+        let mut rejected = releases();
+        if let Some(status) = &mut rejected[0].status {
+            status.phase = "Rejected".into();
+        }
+        assert_eq!(ending(standing(&held(), &rejected, Some("app-3"), |_| false)).0, Ending::Rejected);
+    }
+
+    #[test]
+    fn a_version_that_does_not_exist_yet_is_waited_for() {
+        assert_eq!(standing(&held(), &releases(), None, |_| false), Standing::Waiting);
+    }
+
+    #[test]
+    fn a_choice_overrules_the_config() {
+        let mut chosen = moving();
+        chosen.spec.current = Some(lockstep_api::Choice { version: "1.0.0".into(), instead_of: None });
+        assert_eq!(ending(standing(&chosen, &[], Some("app-3"), |_| false)).0, Ending::Overruled);
+    }
+
+    #[test]
+    fn a_release_that_was_superseded_while_we_looked_is_over() {
+        let mut old = baking();
+        if let Some(status) = &mut old.status {
+            status.phase = "Superseded".into();
+        }
+        let mut newer = baking();
+        newer.metadata.name = Some("configmap-app-3".into());
+        newer.spec.supersedes = old.metadata.name.clone();
+        newer.spec.moves[0].to = "app-4".into();
+        let all = [newer, old];
+        assert_eq!(standing(&moving(), &all, Some("app-3"), |_| false), Standing::Waiting);
+        assert_eq!(ending(standing(&moving(), &all, Some("app-3"), |_| true)).0, Ending::NotReleased);
+    }
+}

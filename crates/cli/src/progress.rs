@@ -1,0 +1,192 @@
+//! A release as it goes on: bars on a terminal, lines anywhere else.
+
+use std::collections::HashMap;
+use std::io::IsTerminal;
+
+use anyhow::Result;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use lockstep_api::{Release, ReleaseConsumer};
+
+use crate::output::{Format, paint, say};
+use crate::status::phase_style;
+
+/// Shows releases; each look at one is compared with the one before.
+pub(crate) struct Progress {
+    seen: HashMap<String, Release>,
+    show: Show,
+}
+
+enum Show {
+    Lines,
+    /// What is printed in the end is for a program: the way there goes elsewhere.
+    Aside,
+    Bars {
+        all: MultiProgress,
+        bars: HashMap<String, ProgressBar>,
+    },
+}
+
+impl Progress {
+    pub(crate) fn new(format: Format) -> Self {
+        let is_for_people = matches!(format, Format::Table | Format::Wide);
+        let show = if !is_for_people {
+            Show::Aside
+        } else if std::io::stdout().is_terminal() && std::io::stderr().is_terminal() {
+            Show::Bars { all: MultiProgress::new(), bars: HashMap::new() }
+        } else {
+            Show::Lines
+        };
+        Self { seen: HashMap::new(), show }
+    }
+
+    pub(crate) fn has_seen(&self, release: &str) -> bool {
+        self.seen.contains_key(release)
+    }
+
+    pub(crate) fn show(&mut self, release: &Release) -> Result<()> {
+        let name = name(release);
+        match &mut self.show {
+            Show::Lines => news(self.seen.get(&name), release).iter().try_for_each(say)?,
+            Show::Aside => news(self.seen.get(&name), release).iter().for_each(|line| anstream::eprintln!("{line}")),
+            Show::Bars { all, bars } => draw(all, bars, release),
+        }
+        self.seen.insert(name, release.clone());
+        Ok(())
+    }
+
+    /// What is drawn stays as it is; lines may follow.
+    pub(crate) fn end(&mut self) {
+        if let Show::Bars { bars, .. } = &self.show {
+            bars.values().for_each(ProgressBar::abandon);
+        }
+    }
+}
+
+fn name(release: &Release) -> String {
+    release.metadata.name.clone().unwrap_or_default()
+}
+
+/// What changed since the last look, a line each.
+fn news(old: Option<&Release>, new: &Release) -> Vec<String> {
+    let status = |release: Option<&Release>| release.and_then(|release| release.status.clone()).unwrap_or_default();
+    let (before, now) = (status(old), status(Some(new)));
+    let mut lines = Vec::new();
+    let known = |consumer: &ReleaseConsumer| {
+        before.consumers.iter().find(|old| (&old.kind, &old.name) == (&consumer.kind, &consumer.name))
+    };
+    for consumer in &now.consumers {
+        let shown = described(consumer);
+        if known(consumer).map(described).as_ref() != Some(&shown) {
+            lines.push(format!("{}: {} {}: {shown}", name(new), consumer.kind, consumer.name));
+        }
+    }
+    if old.is_none() || (&before.phase, &before.reason) != (&now.phase, &now.reason) {
+        let head = headline(new);
+        // The last word is the release's own, the first one, too.
+        if old.is_none() { lines.insert(0, head) } else { lines.push(head) }
+    }
+    lines
+}
+
+fn headline(release: &Release) -> String {
+    let status = release.status.clone().unwrap_or_default();
+    let phase = release.phase().to_string();
+    let moves = release.spec.moves.iter();
+    let moves: Vec<String> =
+        moves.map(|step| format!("{} {} → {}", step.source.name, step.from_version, step.to_version)).collect();
+    let reason = if status.reason.is_empty() { String::new() } else { format!(": {}", status.reason) };
+    format!("{}: {}: {}{reason}", name(release), moves.join(", "), paint(&phase, phase_style(&phase)))
+}
+
+fn described(consumer: &ReleaseConsumer) -> String {
+    let ReleaseConsumer { state, desired, updated, ready, failing, .. } = consumer;
+    let failing = if *failing > 0 { format!(", {failing} failing") } else { String::new() };
+    match state.as_str() {
+        "Waiting" | "Pinning" | "LeftAlone" | "Gone" | "Restoring" | "Restored" => words(state).to_owned(),
+        _ => format!("{}, {updated} of {desired} pods are new, {ready} ready{failing}", words(state)),
+    }
+}
+
+fn words(state: &str) -> &str {
+    match state {
+        "Waiting" => "waiting",
+        "Pinning" => "about to roll",
+        "Rolling" => "rolling",
+        "Ready" => "ready",
+        "LeftAlone" => "left alone: somebody changed its pins meanwhile",
+        "Gone" => "gone",
+        "Restoring" => "being put back",
+        "Restored" => "put back",
+        other => other,
+    }
+}
+
+const BAR: &str = "  {prefix} {bar:24.green} {pos}/{len} {msg}";
+const HEAD: &str = "{msg}";
+
+fn draw(all: &MultiProgress, bars: &mut HashMap<String, ProgressBar>, release: &Release) {
+    let release_name = name(release);
+    let styled = |bar: ProgressBar, template: &str| {
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.with_style(style.progress_chars("━╸─"))
+    };
+    let head = bars.entry(release_name.clone()).or_insert_with(|| all.add(styled(ProgressBar::new(0), HEAD)));
+    head.set_message(headline(release));
+    head.tick();
+    let consumers = release.status.iter().flat_map(|status| &status.consumers);
+    let width = consumers.clone().map(|consumer| consumer.kind.len() + consumer.name.len() + 1).max().unwrap_or(0);
+    for consumer in consumers {
+        let shown = format!("{} {}", consumer.kind, consumer.name);
+        let key = format!("{release_name}/{shown}");
+        let length = u64::try_from(consumer.desired.max(1)).unwrap_or(1);
+        let bar = bars.entry(key).or_insert_with(|| all.add(styled(ProgressBar::new(length), BAR)));
+        bar.set_prefix(format!("{shown:<width$}"));
+        bar.set_length(length);
+        bar.set_position(u64::try_from(consumer.ready).unwrap_or(0));
+        let failing = if consumer.failing > 0 { format!(", {} failing", consumer.failing) } else { String::new() };
+        bar.set_message(format!("{}{failing}", words(&consumer.state)));
+        bar.tick();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::{baking, consumer, releases};
+    use crate::output::plain;
+
+    #[test]
+    fn only_what_is_new_is_told() {
+        let first = baking();
+        let mut second = baking();
+        if let Some(status) = &mut second.status {
+            status.consumers[1] = serde_json::from_value(consumer("web", "Rolling", 3, 2)).unwrap();
+        }
+        let mut third = second.clone();
+        if let Some(status) = &mut third.status {
+            status.phase = "Succeeded".into();
+            status.reason = "every consumer runs it and is well".into();
+            status.consumers[1] = serde_json::from_value(consumer("web", "Ready", 3, 3)).unwrap();
+        }
+        let told = [
+            news(None, &first),
+            news(Some(&first), &second),
+            news(Some(&second), &second),
+            news(Some(&second), &third),
+        ];
+        insta::assert_snapshot!(plain(&told.map(|lines| lines.join("\n")).join("\n--\n")));
+    }
+
+    #[test]
+    fn failing_pods_are_counted() {
+        let mut release = releases().remove(0);
+        if let Some(status) = &mut release.status {
+            let mut failing = consumer("web", "Rolling", 1, 0);
+            failing["failing"] = json!(1);
+            status.consumers = vec![serde_json::from_value(failing).unwrap()];
+        }
+        assert!(news(None, &release).join("\n").contains("1 failing"));
+    }
+}

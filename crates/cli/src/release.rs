@@ -1,0 +1,179 @@
+//! `lockstep release`: applies a file and follows the releases that it makes.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use jiff::SignedDuration;
+use kube::Api;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::{GroupVersionKind, TypeMeta};
+use kube::discovery::{Scope, oneshot};
+use lockstep_core::{ConfigRef, names};
+use serde_json::Value;
+
+use crate::cluster::{Cluster, refusal};
+use crate::content::Content;
+use crate::follow::{Wanted, What, follow};
+use crate::names::typed;
+use crate::output::{BAD, Format, paint, say};
+use crate::{Outcome, manifest};
+
+/// Who we are in `managedFields`.
+pub(crate) const FIELD_MANAGER: &str = "lockstep-cli";
+/// How long a release is waited for.
+pub(crate) const TIMEOUT: &str = "15m";
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes:
+  0  released, or nothing to do
+  1  an error
+  2  rolled back, failed or aborted
+  3  rejected: the change breaks a rule
+  4  not done within --timeout; the release goes on")]
+pub(crate) struct Flags {
+    /// The manifest to apply; - for the standard input
+    #[arg(short, long, value_name = "FILE")]
+    filename: PathBuf,
+    /// Follow the releases that it makes to their ends
+    #[arg(short, long)]
+    wait: bool,
+    /// How long to wait
+    #[arg(long, default_value = TIMEOUT, value_name = "DURATION")]
+    timeout: SignedDuration,
+    /// Why: noted in the version and the release
+    #[arg(long)]
+    reason: Option<String>,
+    /// Take over fields that others manage
+    #[arg(long)]
+    force_conflicts: bool,
+}
+
+pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Result<Outcome> {
+    let mut objects = manifest::read(&flags.filename)?;
+    if let Some(reason) = &flags.reason {
+        objects.iter_mut().filter(|object| manifest::config(object).is_some()).for_each(|object| note(object, reason));
+    }
+    let mut wanted = Vec::new();
+    for object in &objects {
+        let cluster = match object["metadata"]["namespace"].as_str() {
+            Some(namespace) => cluster.elsewhere(namespace),
+            None => cluster.clone(),
+        };
+        let config = manifest::config(object);
+        // Before it is written: what opts in by this very write has no versions yet.
+        let is_versioned = match &config {
+            Some(config) => opts_in(object) || cluster.find(config).await?.is_some(),
+            None => false,
+        };
+        match apply(&cluster, object, flags.force_conflicts).await? {
+            Applied::Yes => tell(object, config.as_ref(), is_versioned, flags.wait, format)?,
+            Applied::Refused(why) => {
+                anstream::eprintln!("{}: {}: {why}", shown(object), paint("rejected", BAD));
+                return Ok(Outcome::Rejected);
+            }
+        }
+        if let Some(config) = config.filter(|_| is_versioned) {
+            let content = Content::of_manifest(config.kind, object).with_context(|| shown(object))?;
+            wanted.push((cluster, Wanted { config, what: What::Content(Box::new(content), BTreeSet::new()) }));
+        }
+    }
+    if !flags.wait {
+        return Ok(Outcome::Done);
+    }
+    follow_all(wanted, flags.timeout, format).await
+}
+
+/// Configs of one namespace are followed together; a file of several namespaces is rare, and followed one after the other.
+async fn follow_all(wanted: Vec<(Cluster, Wanted)>, timeout: SignedDuration, format: Format) -> Result<Outcome> {
+    let mut groups: Vec<(Cluster, Vec<Wanted>)> = Vec::new();
+    for (cluster, wanted) in wanted {
+        match groups.iter_mut().find(|(known, _)| known.namespace == cluster.namespace) {
+            Some((_, group)) => group.push(wanted),
+            None => groups.push((cluster, vec![wanted])),
+        }
+    }
+    let mut outcome = Outcome::Done;
+    for (cluster, group) in groups {
+        let ended = follow(&cluster, group, timeout, format).await?;
+        if outcome == Outcome::Done {
+            outcome = ended;
+        }
+    }
+    Ok(outcome)
+}
+
+fn note(object: &mut Value, reason: &str) {
+    object["metadata"]["annotations"][names::REASON] = reason.into();
+}
+
+fn opts_in(object: &Value) -> bool {
+    object["metadata"]["labels"][names::VERSIONED] == names::ON
+}
+
+fn shown(object: &Value) -> String {
+    let kind = object["kind"].as_str().unwrap_or_default().to_ascii_lowercase();
+    format!("{kind}/{}", object["metadata"]["name"].as_str().unwrap_or_default())
+}
+
+fn tell(object: &Value, config: Option<&ConfigRef>, is_versioned: bool, waits: bool, format: Format) -> Result<()> {
+    if !matches!(format, Format::Table | Format::Wide) {
+        return Ok(());
+    }
+    let hint = match config {
+        Some(config) if !is_versioned => {
+            format!(": not versioned, so nothing follows; opt it in with `lockstep adopt {}`", typed(config))
+        }
+        Some(config) if !waits => format!("; follow it with `lockstep watch {}`", typed(config)),
+        _ => String::new(),
+    };
+    say(format!("{} applied{hint}", shown(object)))
+}
+
+enum Applied {
+    Yes,
+    /// By a rule of ours.
+    Refused(String),
+}
+
+async fn apply(cluster: &Cluster, object: &Value, force: bool) -> Result<Applied> {
+    let api = api(cluster, object).await?;
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let params = PatchParams { force, ..PatchParams::apply(FIELD_MANAGER) };
+    match api.patch(name, &params, &Patch::Apply(object)).await {
+        Ok(_) => Ok(Applied::Yes),
+        Err(kube::Error::Api(status)) => match refusal(&status.message) {
+            Some(refusal) => Ok(Applied::Refused(refusal.to_owned())),
+            None if status.code == 409 => Err(anyhow!(
+                "{} in namespace {}: others manage fields of it: {}. Take them over with --force-conflicts",
+                shown(object),
+                cluster.namespace,
+                status.message
+            )),
+            None => Err(cluster.explain(kube::Error::Api(status), || format!("apply {}", shown(object)))),
+        },
+        Err(error) => Err(cluster.explain(error, || format!("apply {}", shown(object)))),
+    }
+}
+
+async fn api(cluster: &Cluster, object: &Value) -> Result<Api<DynamicObject>> {
+    let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+    let kind = TypeMeta { api_version: text("apiVersion"), kind: text("kind") };
+    let kind = GroupVersionKind::try_from(&kind).with_context(|| format!("{}: its apiVersion", shown(object)))?;
+    let found = oneshot::pinned_kind(&cluster.client, &kind).await;
+    let (resource, capabilities) = found.map_err(|error| match error {
+        kube::Error::Discovery(_) => anyhow!(
+            "{}: the cluster does not know {} of {}: is its definition installed?",
+            shown(object),
+            kind.kind,
+            kind.api_version()
+        ),
+        error => cluster.explain(error, || format!("look up {}", kind.kind)),
+    })?;
+    Ok(match capabilities.scope {
+        Scope::Cluster => Api::all_with(cluster.client.clone(), &resource),
+        Scope::Namespaced => Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &resource),
+    })
+}

@@ -1,0 +1,373 @@
+//! `lockstep status`: what is current, what moves, what is held, who uses it.
+
+use anyhow::Result;
+use clap::Args;
+use jiff::Timestamp;
+use lockstep_api::{ConditionType, PinTableSpec, Release, VersionSummary, VersionedConfig};
+use lockstep_core::ConfigRef;
+use lockstep_core::release::Phase;
+use serde::Serialize;
+
+use crate::cluster::Cluster;
+use crate::names::{ConfigName, typed};
+use crate::output::{BAD, FAINT, Format, GOOD, MOVING, STRONG, View, age, paint, print, render};
+use crate::table::{Cell, Table};
+
+#[derive(Debug, Args)]
+pub(crate) struct Flags {
+    /// NAME, configmap/NAME or secret/NAME; all of the namespace if not given
+    config: Option<ConfigName>,
+    /// In all namespaces
+    #[arg(short = 'A', long, conflicts_with = "config")]
+    all_namespaces: bool,
+}
+
+pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Result<()> {
+    let now = Timestamp::now();
+    let text = if let Some(ConfigName(config)) = &flags.config {
+        let object = cluster.versioned_config(config).await?;
+        let (releases, table) = (cluster.releases_of(config).await?, cluster.table().await?);
+        render(&ConfigStatus::new(&object, &releases, Some(&table), now), format)?
+    } else {
+        let objects = cluster.versioned_configs(flags.all_namespaces).await?;
+        let releases = cluster.releases(flags.all_namespaces).await?;
+        let configs = objects.iter().map(|object| ConfigStatus::new(object, &releases, None, now)).collect();
+        let namespace = (!flags.all_namespaces).then(|| cluster.namespace.clone());
+        render(&AllStatus { configs, namespace }, format)?
+    };
+    print(&text)
+}
+
+/// One config, as a person wants to know it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ConfigStatus {
+    namespace: String,
+    config: String,
+    /// The last version that was good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current: Option<VersionView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moving: Option<Moving>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<HeldView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chosen: Option<Chosen>,
+    /// Why a change did not become a version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+    consumer_count: i64,
+    consumers: Vec<ConsumerView>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct VersionView {
+    pub(crate) version: String,
+    pub(crate) number: i64,
+    pub(crate) object: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) changed_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) created_at: Option<Timestamp>,
+    #[serde(skip)]
+    pub(crate) age: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Moving {
+    release: String,
+    to: String,
+    phase: String,
+    done: String,
+    reason: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HeldView {
+    version: String,
+    release: String,
+    reason: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Chosen {
+    version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instead_of: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ConsumerView {
+    kind: String,
+    name: String,
+    version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<String>,
+    /// False for a template that has not changed since the config was adopted.
+    pinned: bool,
+}
+
+impl VersionView {
+    pub(crate) fn new(summary: &VersionSummary, now: Timestamp) -> Self {
+        let created_at = summary.created_at.as_ref().map(|time| time.0);
+        Self {
+            version: summary.version.clone(),
+            number: summary.number,
+            object: summary.object.clone(),
+            changed_by: summary.changed_by.clone(),
+            reason: summary.reason.clone(),
+            created_at,
+            age: created_at.map(|since| age(since, now)).unwrap_or_default(),
+        }
+    }
+}
+
+impl ConfigStatus {
+    pub(crate) fn new(
+        object: &VersionedConfig,
+        releases: &[Release],
+        table: Option<&PinTableSpec>,
+        now: Timestamp,
+    ) -> Self {
+        let config = ConfigRef::from(&object.spec.source);
+        let namespace = object.metadata.namespace.clone().unwrap_or_default();
+        let status = object.status.clone().unwrap_or_default();
+        let named = |object: &str| {
+            let found = status.versions.iter().find(|version| version.object == object);
+            found.map_or_else(|| object.to_owned(), |version| version.version.clone())
+        };
+        let baseline = table.and_then(|table| table.baseline.get(&config.to_string()).cloned());
+        let consumers = status.consumers.iter().map(|consumer| {
+            let runs = consumer.pinned.clone().or_else(|| baseline.clone());
+            ConsumerView {
+                kind: consumer.kind.clone(),
+                name: consumer.name.clone(),
+                version: runs.as_deref().map(named).unwrap_or_default(),
+                pinned: consumer.pinned.is_some(),
+                object: runs,
+            }
+        });
+        let ready = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Ready.name());
+        Self {
+            current: status.current.as_ref().map(|current| VersionView::new(current, now)),
+            moving: under_way(&config, &namespace, releases).map(|release| Moving::new(release, &config)),
+            held: status.held.as_ref().map(|held| HeldView {
+                version: held.version.clone(),
+                release: held.release.clone(),
+                reason: held.reason.clone(),
+            }),
+            chosen: object
+                .spec
+                .current
+                .as_ref()
+                .map(|choice| Chosen { version: choice.version.clone(), instead_of: choice.instead_of.clone() }),
+            refused: ready.filter(|ready| ready.reason == "Refused").map(|ready| ready.message.clone()),
+            consumer_count: status.consumer_count,
+            consumers: consumers.collect(),
+            config: config.to_string(),
+            namespace,
+        }
+    }
+
+    fn row(&self, table: &mut Table, with_namespace: bool) {
+        let moving = self.moving.as_ref();
+        let phase = moving.map(|moving| Cell::styled(&moving.phase, phase_style(&moving.phase)));
+        let why = moving.map(|moving| &moving.reason).or(self.held.as_ref().map(|held| &held.reason));
+        table.row([
+            Cell::from(if with_namespace { self.namespace.as_str() } else { "" }),
+            self.config.as_str().into(),
+            self.current.as_ref().map(|current| current.version.clone()).unwrap_or_default().into(),
+            moving.map(|moving| moving.to.clone()).unwrap_or_default().into(),
+            moving.map(|moving| moving.release.clone()).unwrap_or_default().into(),
+            phase.unwrap_or_default(),
+            moving.map(|moving| moving.done.clone()).unwrap_or_default().into(),
+            Cell::styled(self.held.as_ref().map(|held| held.version.clone()).unwrap_or_default(), BAD),
+            self.consumer_count.to_string().into(),
+            self.current.as_ref().map(|current| current.age.clone()).unwrap_or_default().into(),
+            self.refused.as_ref().or(why).cloned().unwrap_or_default().into(),
+        ]);
+    }
+}
+
+impl Moving {
+    fn new(release: &Release, config: &ConfigRef) -> Self {
+        let status = release.status.clone().unwrap_or_default();
+        let step = release.spec.moves.iter().find(|step| ConfigRef::from(&step.source) == *config);
+        Self {
+            release: release.metadata.name.clone().unwrap_or_default(),
+            to: step.map(|step| step.to_version.clone()).unwrap_or_default(),
+            phase: release.phase().to_string(),
+            done: status.done,
+            reason: status.reason,
+        }
+    }
+}
+
+/// The newest release of a config that has not ended.
+pub(crate) fn under_way<'a>(config: &ConfigRef, namespace: &str, releases: &'a [Release]) -> Option<&'a Release> {
+    let moves = |release: &&Release| {
+        release.metadata.namespace.as_deref() == Some(namespace)
+            && release.spec.moves.iter().any(|step| ConfigRef::from(&step.source) == *config)
+    };
+    let open = releases.iter().filter(moves).filter(|release| !release.phase().has_ended());
+    open.max_by_key(|release| crate::cluster::created(*release))
+}
+
+pub(crate) fn phase_style(phase: &str) -> anstyle::Style {
+    match Phase::ALL.into_iter().find(|known| known.name() == phase) {
+        Some(Phase::Succeeded) => GOOD,
+        Some(Phase::RolledBack | Phase::Failed | Phase::Rejected | Phase::Aborted | Phase::RollingBack) => BAD,
+        Some(Phase::Superseded) => FAINT,
+        _ => MOVING,
+    }
+}
+
+impl View for ConfigStatus {
+    fn text(&self, is_wide: bool) -> String {
+        let mut text = format!("{} in namespace {}\n", paint(&self.config, STRONG), self.namespace);
+        let mut line = |title: &str, style, words: String| {
+            text += &format!("  {}  {words}\n", paint(&format!("{title:<8}"), style));
+        };
+        match &self.current {
+            Some(current) => line("current", GOOD, described(current)),
+            None => line("current", FAINT, "none yet".to_owned()),
+        }
+        if let Some(moving) = &self.moving {
+            let Moving { release, to, phase, done, reason } = moving;
+            let done = if done.is_empty() { String::new() } else { format!(", {done} done") };
+            line("moving", MOVING, format!("to {to} in release {release}: {phase}{done}"));
+            if !reason.is_empty() {
+                line("", FAINT, reason.clone());
+            }
+        }
+        if let Some(held) = &self.held {
+            line("held", BAD, format!("{}, which failed in release {}: {}", held.version, held.release, held.reason));
+            let hint = format!("change the config, or try it again: lockstep retry {}", self.typed());
+            line("", FAINT, hint);
+        }
+        if let Some(chosen) = &self.chosen {
+            let until = match &chosen.instead_of {
+                Some(instead_of) => format!("instead of {instead_of}, until the config changes"),
+                None => "until it is taken back".to_owned(),
+            };
+            let back = format!("follow the config again: lockstep follow {}", self.typed());
+            line("chosen", MOVING, format!("{} by a person, {until}; {back}", chosen.version));
+        }
+        if let Some(refused) = &self.refused {
+            line("refused", BAD, refused.clone());
+        }
+        if self.consumers.is_empty() {
+            line("used by", FAINT, "nothing".to_owned());
+            return text;
+        }
+        let mut table = Table::new(&["KIND", "NAME", "VERSION", "", "OBJECT"]);
+        for consumer in &self.consumers {
+            table.row([
+                consumer.kind.as_str().into(),
+                consumer.name.as_str().into(),
+                consumer.version.as_str().into(),
+                if consumer.pinned { "" } else { "as adopted" }.into(),
+                consumer.object.clone().filter(|_| is_wide).unwrap_or_default().into(),
+            ]);
+        }
+        let unlisted = usize::try_from(self.consumer_count).unwrap_or(0).saturating_sub(self.consumers.len());
+        let rest = if unlisted > 0 { format!("and {unlisted} more\n") } else { String::new() };
+        text + "\n" + &table.render() + &rest
+    }
+}
+
+impl ConfigStatus {
+    fn typed(&self) -> String {
+        self.config.parse().map_or_else(|_| self.config.clone(), |config| typed(&config))
+    }
+}
+
+fn described(version: &VersionView) -> String {
+    let mut text = version.version.clone();
+    if let Some(by) = &version.changed_by {
+        text += &format!(", by {by}");
+    }
+    if !version.age.is_empty() {
+        text += &format!(", {} ago", version.age);
+    }
+    match &version.reason {
+        Some(reason) => format!("{text}: {reason}"),
+        None => text,
+    }
+}
+
+/// All configs of a namespace, or of all of them.
+#[derive(Debug, Serialize)]
+pub(crate) struct AllStatus {
+    configs: Vec<ConfigStatus>,
+    #[serde(skip)]
+    namespace: Option<String>,
+}
+
+const HEADER: [&str; 11] =
+    ["NAMESPACE", "CONFIG", "CURRENT", "MOVING TO", "RELEASE", "PHASE", "DONE", "HELD", "CONSUMERS", "AGE", "WHY"];
+
+impl View for AllStatus {
+    fn text(&self, is_wide: bool) -> String {
+        if self.configs.is_empty() {
+            let place =
+                self.namespace.as_ref().map_or_else(|| "any namespace".into(), |name| format!("namespace {name}"));
+            return format!("No config is versioned in {place}. Opt one in: lockstep adopt NAME\n");
+        }
+        let everywhere = self.namespace.is_none();
+        let first = usize::from(!everywhere);
+        let mut table = Table::new(&HEADER);
+        for config in &self.configs {
+            config.row(&mut table, everywhere);
+        }
+        let last = if is_wide { HEADER.len() } else { HEADER.len() - 1 };
+        table.columns(first..last).render()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{NOW, baking, held, moving, releases, table, versioned};
+    use crate::output::plain;
+
+    fn one(object: &VersionedConfig, releases: &[Release]) -> String {
+        let view = ConfigStatus::new(object, releases, Some(&table()), NOW);
+        plain(&render(&view, Format::Table).unwrap())
+    }
+
+    #[test]
+    fn a_config_that_moves() {
+        insta::assert_snapshot!(one(&moving(), &[baking()]));
+    }
+
+    #[test]
+    fn a_config_whose_change_failed() {
+        insta::assert_snapshot!(one(&held(), &releases()));
+    }
+
+    #[test]
+    fn all_configs() {
+        let objects = [moving(), held(), versioned("secret", "db")];
+        let all = [baking()];
+        let configs = || objects.iter().map(|object| ConfigStatus::new(object, &all, None, NOW)).collect();
+        let view = AllStatus { configs: configs(), namespace: None };
+        insta::assert_snapshot!("all", plain(&view.text(false)));
+        let view = AllStatus { configs: configs(), namespace: Some("shop".into()) };
+        insta::assert_snapshot!("all_wide", plain(&view.text(true)));
+        insta::assert_snapshot!("all_json", render(&view, Format::Json).unwrap());
+    }
+
+    #[test]
+    fn nothing_is_versioned() {
+        let view = AllStatus { configs: Vec::new(), namespace: Some("shop".into()) };
+        assert!(view.text(false).contains("lockstep adopt"));
+    }
+}
