@@ -209,7 +209,7 @@ mod tests {
         let (start, now) = (Timestamp::from_second(100).unwrap(), Timestamp::from_second(120).unwrap());
         assert_eq!(relapse(&[pod("new", true)], 0, start, now), None);
         let restarted = PodHealth { restarts: 1, ..pod("new", true) };
-        assert!(relapse(&[restarted.clone()], 0, start, now).unwrap().contains("restarted"));
+        assert!(relapse(std::slice::from_ref(&restarted), 0, start, now).unwrap().contains("restarted"));
         assert_eq!(relapse(&[restarted], 1, start, now), None, "it had restarted before");
         let lost = |second| PodHealth {
             is_ready: false,

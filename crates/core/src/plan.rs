@@ -23,6 +23,7 @@ pub struct Source {
 }
 
 /// All that is known of one config.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each with its own name")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
     pub config: ConfigRef,

@@ -44,6 +44,7 @@ pub struct Controller {
     unlisted: HashSet<(Watched, Scope)>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "few exist at a time, and each only for a moment")]
 enum Done {
     Config(ConfigId, Result<ConfigOutcome, ExecuteError>),
     Start(ConfigId, Result<Vec<Written>, ExecuteError>),

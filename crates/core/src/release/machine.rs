@@ -6,7 +6,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    Action, Block, ConsumerId, Counts, Gate, Member, Observed, Phase, Progress, Record, Release, Stage, State, Step,
+    Action, Block, ConsumerId, Counts, Gate, Member, Move, Observed, Phase, Progress, Record, Release, Stage, State,
+    Step,
 };
 use crate::health::{self, Goal, Health, Verdict};
 use crate::policy::JoinedFailure;
@@ -172,10 +173,10 @@ impl<'a> Machine<'a> {
 
     /// Whether its template is pinned to all that is released, although nobody was told to pin it: it joined.
     fn runs_it_all(&self, member: &Member) -> bool {
-        let moves = self.release().moves.iter().filter(|step| step.from != step.to);
-        let mut moved = moves.filter(|step| member.references.contains(&step.config)).peekable();
-        moved.peek().is_some()
-            && moved.all(|step| member.pins.get(&step.config).is_some_and(|pin| pin.to_string() == step.to))
+        let is_its = |step: &&Move| step.from != step.to && member.references.contains(&step.config);
+        let mut steps = self.release().moves.iter().filter(is_its).peekable();
+        steps.peek().is_some()
+            && steps.all(|step| member.pins.get(&step.config).is_some_and(|pin| pin.to_string() == step.to))
     }
 
     fn pins_from(&self, member: &Member) -> crate::pins::Pins {

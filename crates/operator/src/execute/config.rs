@@ -190,28 +190,26 @@ impl Executor {
         };
         let from = managed.released().unwrap_or_default().to_owned();
         let known = view.rejected.iter().find(|fact| fact.core.moves.iter().any(|step| step.to == object));
-        let release = match known {
-            Some(fact) => fact.core.name.clone(),
-            None => {
-                let step = ApiMove {
-                    source: ApiSource { kind: view.id.config.kind.into(), name: view.id.config.name.clone() },
-                    from_version: name_of(&from),
-                    to_version: name_of(object),
-                    from,
-                    to: object.to_owned(),
-                };
-                let now = crate::clock::now();
-                let progress = Progress {
-                    phase: Phase::Rejected,
-                    reason: reason.clone(),
-                    phase_since: Some(now),
-                    ended_at: Some(now),
-                    ..Progress::default()
-                };
-                let made = self.new_release(view, managed, &step, &progress).await?;
-                outcome.written.push(made);
-                view.next_release_name.clone()
-            }
+        let release = if let Some(fact) = known {
+            fact.core.name.clone()
+        } else {
+            let step = ApiMove {
+                source: ApiSource { kind: view.id.config.kind.into(), name: view.id.config.name.clone() },
+                from_version: name_of(&from),
+                to_version: name_of(object),
+                from,
+                to: object.to_owned(),
+            };
+            let now = crate::clock::now();
+            let progress = Progress {
+                phase: Phase::Rejected,
+                reason: reason.clone(),
+                phase_since: Some(now),
+                ended_at: Some(now),
+                ..Progress::default()
+            };
+            outcome.written.push(self.new_release(view, managed, &step, &progress).await?);
+            view.next_release_name.clone()
         };
         Ok(Some(Held { object: object.to_owned(), version: name_of(object), release, reason }))
     }

@@ -230,7 +230,7 @@ impl Executor {
 
     /// The versions must not be tried again, nor joined: noted before anything is put back.
     async fn hold(&self, view: &ReleaseView, reason: &str, outcome: &mut ReleaseOutcome) -> Result<(), ExecuteError> {
-        for (managed, step) in self.moved(view) {
+        for (managed, step) in moved(view) {
             if step.from == step.to {
                 continue;
             }
@@ -246,7 +246,7 @@ impl Executor {
     }
 
     async fn succeed(&self, view: &ReleaseView, outcome: &mut ReleaseOutcome) -> Result<(), ExecuteError> {
-        for (managed, step) in self.moved(view) {
+        for (managed, step) in moved(view) {
             let status = managed.object.status.clone().unwrap_or_default();
             let current = status.versions.iter().find(|version| version.object == step.to).cloned();
             let current =
@@ -258,12 +258,6 @@ impl Executor {
             }
         }
         Ok(())
-    }
-
-    fn moved<'a>(&self, view: &'a ReleaseView) -> Vec<(&'a ManagedFact, &'a ApiMove)> {
-        let of = |step: &ApiMove| ConfigRef::from(&step.source);
-        let managed = |step: &ApiMove| view.managed.iter().find(|managed| managed.config == of(step));
-        view.fact.object.spec.moves.iter().filter_map(|step| Some((managed(step)?, step))).collect()
     }
 
     async fn note(&self, managed: &ManagedFact, status: Value) -> Result<Written, ExecuteError> {
@@ -341,6 +335,13 @@ impl Executor {
             tracing::warn!(%error, object = about.name, "an Event could not be written");
         }
     }
+}
+
+/// The configs of a release with their VersionedConfigs.
+fn moved(view: &ReleaseView) -> Vec<(&ManagedFact, &ApiMove)> {
+    let of = |step: &ApiMove| ConfigRef::from(&step.source);
+    let managed = |step: &ApiMove| view.managed.iter().find(|managed| managed.config == of(step));
+    view.fact.object.spec.moves.iter().filter_map(|step| Some((managed(step)?, step))).collect()
 }
 
 fn api_move(start: &Start, step: &lockstep_core::release::Move) -> ApiMove {

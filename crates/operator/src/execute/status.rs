@@ -10,7 +10,7 @@ use lockstep_core::Pin;
 use serde_json::{Value, json};
 
 use super::{ConfigOutcome, Doing, ExecuteError, Executor, patch_params, written_managed};
-use crate::facts::{ConfigFact, ManagedFact, VersionFact};
+use crate::facts::{ConfigFact, ManagedFact, ResourceVersion, VersionFact};
 use crate::index::{ConfigId, ConfigView, Fact, WorkloadKey};
 
 /// How many consumers a status lists.
@@ -92,11 +92,12 @@ impl Executor {
         let moving = view.moving_to.as_deref().or(outcome.release.as_deref());
         let releasing =
             moving.map(|object| named(object).map_or_else(|| object.to_owned(), |found| found.version.clone()));
-        let condition = condition(managed, &current, releasing.as_deref(), held.as_ref(), report.refusal.as_deref());
+        let condition =
+            condition(managed, current.as_ref(), releasing.as_deref(), held.as_ref(), report.refusal.as_deref());
         let last_number = versions.iter().map(|version| version.number).max().unwrap_or(0).max(old.last_number);
-        let compared = outcome.digest.as_ref().map(|(at, _)| *at);
+        let read_at = outcome.digest.as_ref().map(|(at, _)| *at);
         VersionedConfigStatus {
-            observed_resource_version: self.compared(view, compared, &current, old),
+            observed_resource_version: compared(view, read_at, current.as_ref(), old),
             current,
             releasing,
             held,
@@ -107,27 +108,6 @@ impl Executor {
             consumers: self.listed_consumers(view),
             conditions: vec![condition],
         }
-    }
-
-    /// The source's resource version, if it has the current version's content: then it need not be read after a restart.
-    fn compared(
-        &self,
-        view: &ConfigView,
-        compared: Option<crate::facts::ResourceVersion>,
-        current: &Option<VersionSummary>,
-        old: &VersionedConfigStatus,
-    ) -> Option<String> {
-        let source = view.source.as_ref()?;
-        let current = current.as_ref()?;
-        let digest = |object: &str| {
-            view.versions.iter().find(|fact| fact.version.object == object).map(|fact| &fact.version.digest)
-        };
-        let at = compared.unwrap_or(source.resource_version);
-        let is_current = match (&view.digest, digest(&current.object)) {
-            (Some(known), Some(current)) => known.full() == current,
-            _ => false,
-        };
-        if is_current { Some(at.0.to_string()) } else { old.observed_resource_version.clone() }
     }
 
     fn listed_consumers(&self, view: &ConfigView) -> Vec<Consumer> {
@@ -188,6 +168,20 @@ impl Executor {
     }
 }
 
+/// The source's resource version, if it has the current version's content: then it need not be read after a restart.
+fn compared(
+    view: &ConfigView,
+    read_at: Option<ResourceVersion>,
+    current: Option<&VersionSummary>,
+    old: &VersionedConfigStatus,
+) -> Option<String> {
+    let (source, current) = (view.source.as_ref()?, current?);
+    let fact = view.versions.iter().find(|fact| fact.version.object == current.object);
+    let is_current = view.digest.as_ref().zip(fact).is_some_and(|(known, fact)| known.full() == fact.version.digest);
+    let at = read_at.unwrap_or(source.resource_version);
+    if is_current { Some(at.0.to_string()) } else { old.observed_resource_version.clone() }
+}
+
 pub(super) fn config_reference(id: &ConfigId, uid: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
@@ -213,12 +207,12 @@ pub(super) fn summary(fact: &VersionFact) -> VersionSummary {
 
 fn condition(
     managed: &ManagedFact,
-    current: &Option<VersionSummary>,
+    current: Option<&VersionSummary>,
     releasing: Option<&str>,
     held: Option<&Held>,
     refusal: Option<&str>,
 ) -> Condition {
-    let name = current.as_ref().map_or("?", |current| current.version.as_str());
+    let name = current.map_or("?", |current| current.version.as_str());
     let (is_true, reason, message) = match (refusal, releasing, held) {
         (Some(refusal), ..) => (false, "Refused", refusal.to_owned()),
         (None, Some(releasing), _) => {

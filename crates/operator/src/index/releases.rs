@@ -175,8 +175,9 @@ impl Namespace {
     }
 
     /// The open releases that move one of these configs.
-    pub(super) fn releases_of<'a>(&self, configs: impl Iterator<Item = &'a ConfigRef> + Clone) -> BTreeSet<String> {
-        let moves = |fact: &ReleaseFact| configs.clone().any(|config| fact.core.configs().any(|own| own == config));
+    pub(super) fn releases_of<'a>(&self, configs: impl Iterator<Item = &'a ConfigRef>) -> BTreeSet<String> {
+        let configs: BTreeSet<&ConfigRef> = configs.collect();
+        let moves = |fact: &ReleaseFact| fact.core.configs().any(|own| configs.contains(own));
         let open = self.releases.iter().filter(|(_, fact)| !fact.has_ended() && moves(fact));
         open.map(|(name, _)| name.clone()).collect()
     }
@@ -302,7 +303,7 @@ impl Namespace {
             How::Amend(fact) => fact.core.name.clone(),
             _ => self.next_name(&first),
         };
-        let versions = moves.iter().flat_map(|step| self.versions.get(&step.config)).flat_map(BTreeMap::values);
+        let versions = moves.iter().filter_map(|step| self.versions.get(&step.config)).flat_map(BTreeMap::values);
         Some(Start {
             namespace: namespace.to_owned(),
             name,
