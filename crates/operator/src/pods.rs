@@ -111,13 +111,13 @@ mod tests {
 
     use super::*;
 
-    fn pod(status: serde_json::Value) -> Pod {
+    fn pod(status: &serde_json::Value) -> Pod {
         serde_json::from_value(json!({"metadata": {"name": "web-1"}, "status": status})).unwrap()
     }
 
     #[test]
     fn a_crash_loop_is_told_without_the_apps_own_words() {
-        let found = health(&pod(json!({"containerStatuses": [{
+        let found = health(&pod(&json!({"containerStatuses": [{
             "name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 2,
             "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
             "lastState": {"terminated": {"exitCode": 3, "message": "password=hunter2"}},
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_missing_key_is_named() {
-        let found = health(&pod(json!({"containerStatuses": [{
+        let found = health(&pod(&json!({"containerStatuses": [{
             "name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "couldn't find key COLOR"}},
         }]})));
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_being_made_is_no_trouble() {
-        let found = health(&pod(json!({"containerStatuses": [{
+        let found = health(&pod(&json!({"containerStatuses": [{
             "name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"waiting": {"reason": "ContainerCreating"}},
         }]})));
