@@ -28,6 +28,12 @@ pub(crate) struct Connection {
     kubeconfig: Option<PathBuf>,
 }
 
+impl Connection {
+    pub(crate) fn is_given(&self) -> bool {
+        self.namespace.is_some() || self.context.is_some() || self.kubeconfig.is_some()
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,

@@ -134,7 +134,7 @@ async fn server(cluster: &Cluster) -> (Result<String, String>, Option<Timestamp>
             .headers()
             .get(DATE)
             .and_then(|date| date.to_str().ok())
-            .and_then(|date| rfc2822::DateTimeParser::new().parse_timestamp(&date.replace("GMT", "+0000")).ok()),
+            .and_then(|date| rfc2822::DateTimeParser::new().parse_timestamp(date.replace("GMT", "+0000")).ok()),
         Err(_) => None,
     };
     (version, date)

@@ -21,6 +21,8 @@ use crate::status::under_way;
 
 /// How often the cluster is asked.
 const POLL: Duration = Duration::from_millis(500);
+/// How long a refusal may still be about an earlier change: the operator needs a moment to look at a new one.
+const REFUSAL_GRACE: Duration = Duration::from_secs(3);
 
 /// A config, and what it is to come to.
 pub(crate) struct Wanted {
@@ -86,13 +88,16 @@ pub(crate) async fn follow(
     timeout: SignedDuration,
     format: Format,
 ) -> Result<Outcome> {
-    let deadline = Instant::now() + Duration::try_from(timeout).unwrap_or(Duration::ZERO);
+    let started = Instant::now();
+    let deadline = started + Duration::try_from(timeout).unwrap_or(Duration::ZERO);
     let mut progress = Progress::new(format);
     let mut ends: Vec<Option<End>> = wanted.iter().map(|_| None).collect();
     while ends.iter().any(Option::is_none) {
         let is_late = Instant::now() >= deadline;
         for (wanted, end) in wanted.iter_mut().zip(&mut ends).filter(|(_, end)| end.is_none()) {
-            *end = look(cluster, wanted, &mut progress).await?.or_else(|| is_late.then(|| too_late(wanted, timeout)));
+            let ended = look(cluster, wanted, &mut progress).await?;
+            let ended = ended.filter(|end| !end.may_be_old() || started.elapsed() >= REFUSAL_GRACE);
+            *end = ended.or_else(|| is_late.then(|| too_late(wanted, timeout)));
         }
         if ends.iter().any(Option::is_none) {
             sleep(POLL).await;
@@ -232,6 +237,11 @@ impl View for Ends {
 }
 
 impl End {
+    /// A refusal says nothing of the change that it is about.
+    fn may_be_old(&self) -> bool {
+        self.result == Ending::Rejected && self.release.is_empty()
+    }
+
     fn text(&self) -> String {
         let Self { config, version, release, reason, .. } = self;
         let typed = config.parse().map_or_else(|_| config.clone(), |config| typed(&config));

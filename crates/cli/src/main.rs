@@ -31,7 +31,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -41,7 +41,14 @@ use crate::steer::Wish;
 
 /// Releases configuration on Kubernetes the way teams release code
 #[derive(Parser)]
-#[command(name = "lockstep", version, arg_required_else_help = true)]
+#[command(
+    name = "lockstep",
+    version,
+    arg_required_else_help = true,
+    after_help = "\
+A config is a ConfigMap (NAME or configmap/NAME) or a Secret (secret/NAME).
+As a plugin of kubectl: ln -s \"$(command -v lockstep)\" /usr/local/bin/kubectl-lockstep, then `kubectl lockstep status`."
+)]
 struct Arguments {
     #[command(flatten)]
     connection: Connection,
@@ -137,7 +144,7 @@ fn main() -> ExitCode {
     match Arguments::from_arg_matches(&matches).map_err(anyhow::Error::new).and_then(run) {
         Ok(outcome) => outcome.into(),
         Err(error) => {
-            anstream::eprintln!("{}: {error:#}", output::paint("error", output::BAD));
+            anstream::eprintln!("{}: {}", output::paint("error", output::BAD), output::told(&error));
             ExitCode::FAILURE
         }
     }
@@ -152,7 +159,14 @@ fn command(program: &Path) -> clap::Command {
 
 fn run(arguments: Arguments) -> Result<Outcome> {
     match arguments.command {
-        Command::Operator(flags) => operator::run(flags)?,
+        Command::Operator(flags) => {
+            let is_told = arguments.connection.is_given();
+            ensure!(
+                !is_told,
+                "the operator connects by KUBECONFIG or as its service account: leave out -n, --context and --kubeconfig"
+            );
+            operator::run(flags)?;
+        }
         Command::Version => say(format!("lockstep {}", env!("CARGO_PKG_VERSION")))?,
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "lockstep", &mut io::stdout());

@@ -156,7 +156,11 @@ impl ConfigStatus {
         });
         let ready = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Ready.name());
         Self {
-            current: status.current.as_ref().map(|current| VersionView::new(current, now)),
+            current: status.current.as_ref().map(|current| {
+                // The list is written as a whole, so it is never a mixture of two versions.
+                let listed = status.versions.iter().find(|version| version.object == current.object);
+                VersionView::new(listed.unwrap_or(current), now)
+            }),
             moving: under_way(&config, &namespace, releases).map(|release| Moving::new(release, &config)),
             held: status.held.as_ref().map(|held| HeldView {
                 version: held.version.clone(),
