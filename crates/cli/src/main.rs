@@ -53,7 +53,15 @@ struct Arguments {
     #[command(flatten)]
     connection: Connection,
     /// How to print answers
-    #[arg(short, long, global = true, value_enum, default_value_t)]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        value_name = "FORMAT",
+        help_heading = "Global options"
+    )]
     output: Format,
     #[command(subcommand)]
     command: Command,
@@ -217,6 +225,22 @@ mod tests {
     #[test]
     fn help_teaches() {
         insta::assert_snapshot!(Arguments::command().render_help());
+    }
+
+    #[test]
+    fn the_help_of_every_command_teaches() {
+        let mut command = command(Path::new("lockstep"));
+        command.build();
+        let user = |name: &str| !matches!(name, "help" | "operator" | "completion" | "version");
+        let help = command.get_subcommands_mut().filter(|sub| user(sub.get_name())).map(|sub| {
+            let global = sub.render_help().to_string();
+            // The same for all: once is enough.
+            let own = global.split("\nGlobal options:").next().unwrap_or_default().trim_end().to_owned();
+            let codes =
+                global.split("\nExit codes:").nth(1).map(|codes| format!("\n\nExit codes:{}", codes.trim_end()));
+            own + &codes.unwrap_or_default()
+        });
+        insta::assert_snapshot!(help.collect::<Vec<_>>().join("\n\n----\n\n"));
     }
 
     #[test]

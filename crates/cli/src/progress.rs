@@ -88,7 +88,7 @@ fn news(old: Option<&Release>, new: &Release) -> Vec<String> {
     lines
 }
 
-fn headline(release: &Release) -> String {
+pub(crate) fn headline(release: &Release) -> String {
     let status = release.status.clone().unwrap_or_default();
     let phase = release.phase().to_string();
     let moves = release.spec.moves.iter();

@@ -288,6 +288,17 @@ impl View for ConfigStatus {
 }
 
 impl ConfigStatus {
+    /// What a person has to know, in a line.
+    fn trouble(&self, with_namespace: bool) -> Option<String> {
+        let place = if with_namespace { format!(" in {}", self.namespace) } else { String::new() };
+        let says = match (&self.refused, &self.held) {
+            (Some(refused), _) => format!("{}: {refused}", paint("refused", BAD)),
+            (None, Some(held)) => format!("{} is {}: {}", held.version, paint("held", BAD), held.reason),
+            (None, None) => return None,
+        };
+        Some(format!("{}{place}: {says}\n", self.config))
+    }
+
     fn typed(&self) -> String {
         self.config.parse().map_or_else(|_| self.config.clone(), |config| typed(&config))
     }
@@ -331,8 +342,12 @@ impl View for AllStatus {
         for config in &self.configs {
             config.row(&mut table, everywhere);
         }
-        let last = if is_wide { HEADER.len() } else { HEADER.len() - 1 };
-        table.columns(first..last).render()
+        if is_wide {
+            return table.columns(first..HEADER.len()).render();
+        }
+        let troubles: String = self.configs.iter().filter_map(|config| config.trouble(everywhere)).collect();
+        let gap = if troubles.is_empty() { "" } else { "\n" };
+        table.columns(first..HEADER.len() - 1).render() + gap + &troubles
     }
 }
 
