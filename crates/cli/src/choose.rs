@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use jiff::SignedDuration;
 use kube::api::{Patch, PatchParams};
-use lockstep_api::{Choice, Release, VersionSummary, VersionedConfig};
+use lockstep_api::{Release, VersionSummary, VersionedConfig};
 use lockstep_core::ConfigRef;
 use lockstep_core::release::Phase;
 use serde_json::{Value, json};
@@ -50,8 +50,7 @@ pub(crate) async fn rollback(cluster: &Cluster, flags: &RollbackFlags, format: F
         Some(content) => cluster.version_of(&object, &content).await?,
         None => None,
     };
-    let choice = choice(&target, source.as_ref());
-    write(cluster, config, json!({"spec": {"current": choice}})).await?;
+    write(cluster, config, json!({"spec": {"current": choice(&target, source.as_ref())}})).await?;
     let typed = typed(config);
     let until = match &source {
         Some(source) if source.object == target.object => "as the config has it".to_owned(),
@@ -113,11 +112,12 @@ async fn finish(cluster: &Cluster, flags: &Flags, object: String, format: Format
     follow_change(cluster, vec![wanted], flags.timeout, format).await
 }
 
-/// None if the config itself has that version: there is nothing to choose then.
-fn choice(target: &VersionSummary, source: Option<&VersionSummary>) -> Option<Choice> {
+/// The choice as a merge patch has it; null if the config itself has that version, and there is nothing to choose.
+fn choice(target: &VersionSummary, source: Option<&VersionSummary>) -> Value {
     let is_source = source.is_some_and(|source| source.object == target.object);
-    let instead_of = source.map(|source| source.version.clone());
-    (!is_source).then(|| Choice { version: target.version.clone(), instead_of })
+    let instead_of = source.map(|source| source.version.as_str());
+    // What an earlier choice said goes only if it is told to.
+    if is_source { Value::Null } else { json!({"version": target.version, "insteadOf": instead_of}) }
 }
 
 /// The version to go back to. `releases`: those of this config, newest first.
@@ -211,8 +211,8 @@ mod tests {
     fn a_choice_ends_with_the_next_change() {
         let object = held();
         let (source, target) = (version(&object, "r3").unwrap(), version(&object, "1.0.0").unwrap());
-        let expected = Choice { version: "1.0.0".into(), instead_of: Some("r3".into()) };
-        assert_eq!(choice(target, Some(source)), Some(expected));
-        assert_eq!(choice(source, Some(source)), None);
+        assert_eq!(choice(target, Some(source)), json!({"version": "1.0.0", "insteadOf": "r3"}));
+        assert_eq!(choice(target, None), json!({"version": "1.0.0", "insteadOf": null}));
+        assert_eq!(choice(source, Some(source)), Value::Null);
     }
 }

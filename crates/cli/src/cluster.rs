@@ -18,14 +18,20 @@ use crate::names::typed;
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Connection {
     /// The namespace; the context's own if not given
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = "Global options")]
     pub(crate) namespace: Option<String>,
     /// The context of the kubeconfig
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Global options")]
     context: Option<String>,
     /// The kubeconfig to use
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     kubeconfig: Option<PathBuf>,
+}
+
+impl Connection {
+    pub(crate) fn is_given(&self) -> bool {
+        self.namespace.is_some() || self.context.is_some() || self.kubeconfig.is_some()
+    }
 }
 
 #[derive(Clone)]

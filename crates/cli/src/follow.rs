@@ -21,6 +21,11 @@ use crate::status::under_way;
 
 /// How often the cluster is asked.
 const POLL: Duration = Duration::from_millis(500);
+/// How long a refusal may still be about an earlier change: the operator needs a moment to look at a new one.
+const REFUSAL_GRACE: Duration = Duration::from_secs(3);
+
+/// How often in a row the cluster may not answer: a release outlasts a lost connection.
+const FAILURE_LIMIT: u32 = 10;
 
 /// A config, and what it is to come to.
 pub(crate) struct Wanted {
@@ -86,13 +91,24 @@ pub(crate) async fn follow(
     timeout: SignedDuration,
     format: Format,
 ) -> Result<Outcome> {
-    let deadline = Instant::now() + Duration::try_from(timeout).unwrap_or(Duration::ZERO);
+    let started = Instant::now();
+    let deadline = started + Duration::try_from(timeout).unwrap_or(Duration::ZERO);
     let mut progress = Progress::new(format);
+    let mut failures = 0;
     let mut ends: Vec<Option<End>> = wanted.iter().map(|_| None).collect();
     while ends.iter().any(Option::is_none) {
         let is_late = Instant::now() >= deadline;
         for (wanted, end) in wanted.iter_mut().zip(&mut ends).filter(|(_, end)| end.is_none()) {
-            *end = look(cluster, wanted, &mut progress).await?.or_else(|| is_late.then(|| too_late(wanted, timeout)));
+            let ended = match look(cluster, wanted, &mut progress).await {
+                Err(_) if failures < FAILURE_LIMIT && !is_late => {
+                    failures += 1;
+                    continue;
+                }
+                looked => looked?,
+            };
+            failures = 0;
+            let ended = ended.filter(|end| !end.may_be_old() || started.elapsed() >= REFUSAL_GRACE);
+            *end = ended.or_else(|| is_late.then(|| too_late(wanted, timeout)));
         }
         if ends.iter().any(Option::is_none) {
             sleep(POLL).await;
@@ -174,23 +190,28 @@ fn standing(
     };
     let namespace = object.metadata.namespace.clone().unwrap_or_default();
     let current = status.current.as_ref().map(|current| current.object.as_str());
-    match under_way(&config, &namespace, releases) {
-        Some(open) if moves_there(open) => return Standing::Moving(name(open).to_owned()),
-        Some(open) => {
-            let taken = releases.iter().find(|old| has_seen(name(old)) && old.phase() == Phase::Superseded);
-            let taken = taken.filter(|old| open.spec.supersedes.as_deref() == Some(name(old)));
-            let reason = format!("release {} took its place", name(open));
-            return taken.map_or(Standing::Waiting, |old| end(Ending::NotReleased, name(old), &reason));
+    let open = under_way(&config, &namespace, releases);
+    if let Some(open) = open.filter(|open| moves_there(open)) {
+        return Standing::Moving(name(open).to_owned());
+    }
+    // What we followed has ended, whatever came after it.
+    if let Some(ended) = releases.iter().find(|release| has_seen(name(release)) && moves_there(release)) {
+        let newer = releases.iter().find(|release| release.spec.supersedes.as_deref() == Some(name(ended)));
+        let newer = newer.filter(|newer| !moves_there(newer));
+        let reason = ended.status.as_ref().map_or("", |status| status.reason.as_str());
+        match (ending(ended.phase()), newer) {
+            (Some(result), _) => return end(result, name(ended), reason),
+            (None, Some(_)) => return end(Ending::NotReleased, name(ended), reason),
+            (None, None) => {}
         }
-        None => {}
+    }
+    if open.is_some() {
+        return Standing::Waiting;
     }
     if let Some(held) = status.held.as_ref().filter(|held| held.object == target) {
         let is_retried = object.spec.retry.as_ref() == Some(&held.release);
         let failed = releases.iter().find(|release| name(release) == held.release);
-        let result = match failed.map(Release::phase) {
-            Some(Phase::Rejected) => Ending::Rejected,
-            _ => Ending::NotReleased,
-        };
+        let result = failed.and_then(|failed| ending(failed.phase())).unwrap_or(Ending::NotReleased);
         // A retry that was not taken up yet; one that failed again is held under a name of its own.
         return if is_retried { Standing::Waiting } else { end(result, &held.release, &held.reason) };
     }
@@ -207,6 +228,21 @@ fn standing(
         Some(choice) => end(Ending::Overruled, "", &format!("a person chose version {} instead", choice.version)),
         None => Standing::Waiting,
     }
+}
+
+/// How a release ended, if it did so by itself: one that was superseded did not.
+fn ending(phase: Phase) -> Option<Ending> {
+    match phase {
+        Phase::Succeeded => Some(Ending::Released),
+        Phase::RolledBack | Phase::Failed | Phase::Aborted => Some(Ending::NotReleased),
+        Phase::Rejected => Some(Ending::Rejected),
+        _ => None,
+    }
+}
+
+/// A release that has ended: what is left to say of it.
+pub(crate) fn ended(release: &Release) -> Outcome {
+    ending(release.phase()).map_or(Outcome::NotReleased, Ending::outcome)
 }
 
 fn too_late(wanted: &Wanted, timeout: SignedDuration) -> End {
@@ -232,6 +268,11 @@ impl View for Ends {
 }
 
 impl End {
+    /// A refusal says nothing of the change that it is about.
+    fn may_be_old(&self) -> bool {
+        self.result == Ending::Rejected && self.release.is_empty()
+    }
+
     fn text(&self) -> String {
         let Self { config, version, release, reason, .. } = self;
         let typed = config.parse().map_or_else(|_| config.clone(), |config| typed(&config));
@@ -263,7 +304,7 @@ mod tests {
     use crate::fixtures::{baking, held, moving, releases};
     use crate::output::plain;
 
-    fn ending(standing: Standing) -> (Ending, String) {
+    fn how(standing: Standing) -> (Ending, String) {
         match standing {
             Standing::Ended(end) => (end.result, plain(&end.text())),
             other => panic!("{other:?}"),
@@ -278,15 +319,15 @@ mod tests {
 
     #[test]
     fn what_is_current_is_released() {
-        let (ending, text) = ending(standing(&held(), &releases(), Some("app-2"), |_| false));
-        assert_eq!(ending, Ending::Released);
+        let (result, text) = how(standing(&held(), &releases(), Some("app-2"), |_| false));
+        assert_eq!(result, Ending::Released);
         assert_eq!(text, "configmap/app: 1.1.0 is current");
     }
 
     #[test]
     fn what_is_held_was_not_released_until_it_is_retried() {
-        let (ending, text) = ending(standing(&held(), &releases(), Some("app-3"), |_| false));
-        assert_eq!(ending, Ending::NotReleased);
+        let (result, text) = how(standing(&held(), &releases(), Some("app-3"), |_| false));
+        assert_eq!(result, Ending::NotReleased);
         assert!(
             text.contains("configmap-app-2") && text.contains("crashes") && text.contains("lockstep retry"),
             "{text}"
@@ -302,7 +343,7 @@ mod tests {
         if let Some(status) = &mut rejected[0].status {
             status.phase = "Rejected".into();
         }
-        assert_eq!(ending(standing(&held(), &rejected, Some("app-3"), |_| false)).0, Ending::Rejected);
+        assert_eq!(how(standing(&held(), &rejected, Some("app-3"), |_| false)).0, Ending::Rejected);
     }
 
     #[test]
@@ -314,7 +355,20 @@ mod tests {
     fn a_choice_overrules_the_config() {
         let mut chosen = moving();
         chosen.spec.current = Some(lockstep_api::Choice { version: "1.0.0".into(), instead_of: None });
-        assert_eq!(ending(standing(&chosen, &[], Some("app-3"), |_| false)).0, Ending::Overruled);
+        assert_eq!(how(standing(&chosen, &[], Some("app-3"), |_| false)).0, Ending::Overruled);
+    }
+
+    #[test]
+    fn what_was_followed_has_ended_whatever_came_after_it() {
+        let mut done = baking();
+        if let Some(status) = &mut done.status {
+            status.phase = "Succeeded".into();
+        }
+        let mut newer = baking();
+        newer.metadata.name = Some("configmap-app-3".into());
+        newer.spec.moves[0].to = "app-4".into();
+        let all = [newer, done];
+        assert_eq!(how(standing(&moving(), &all, Some("app-3"), |name| name == "configmap-app-2")).0, Ending::Released);
     }
 
     #[test]
@@ -329,6 +383,6 @@ mod tests {
         newer.spec.moves[0].to = "app-4".into();
         let all = [newer, old];
         assert_eq!(standing(&moving(), &all, Some("app-3"), |_| false), Standing::Waiting);
-        assert_eq!(ending(standing(&moving(), &all, Some("app-3"), |_| true)).0, Ending::NotReleased);
+        assert_eq!(how(standing(&moving(), &all, Some("app-3"), |_| true)).0, Ending::NotReleased);
     }
 }

@@ -31,7 +31,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -41,12 +41,27 @@ use crate::steer::Wish;
 
 /// Releases configuration on Kubernetes the way teams release code
 #[derive(Parser)]
-#[command(name = "lockstep", version, arg_required_else_help = true)]
+#[command(
+    name = "lockstep",
+    version,
+    arg_required_else_help = true,
+    after_help = "\
+A config is a ConfigMap (NAME or configmap/NAME) or a Secret (secret/NAME).
+As a plugin of kubectl: ln -s \"$(command -v lockstep)\" /usr/local/bin/kubectl-lockstep, then `kubectl lockstep status`."
+)]
 struct Arguments {
     #[command(flatten)]
     connection: Connection,
     /// How to print answers
-    #[arg(short, long, global = true, value_enum, default_value_t)]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        value_name = "FORMAT",
+        help_heading = "Global options"
+    )]
     output: Format,
     #[command(subcommand)]
     command: Command,
@@ -137,7 +152,7 @@ fn main() -> ExitCode {
     match Arguments::from_arg_matches(&matches).map_err(anyhow::Error::new).and_then(run) {
         Ok(outcome) => outcome.into(),
         Err(error) => {
-            anstream::eprintln!("{}: {error:#}", output::paint("error", output::BAD));
+            anstream::eprintln!("{}: {}", output::paint("error", output::BAD), output::told(&error));
             ExitCode::FAILURE
         }
     }
@@ -152,7 +167,14 @@ fn command(program: &Path) -> clap::Command {
 
 fn run(arguments: Arguments) -> Result<Outcome> {
     match arguments.command {
-        Command::Operator(flags) => operator::run(flags)?,
+        Command::Operator(flags) => {
+            let is_told = arguments.connection.is_given();
+            ensure!(
+                !is_told,
+                "the operator connects by KUBECONFIG or as its service account: leave out -n, --context and --kubeconfig"
+            );
+            operator::run(flags)?;
+        }
         Command::Version => say(format!("lockstep {}", env!("CARGO_PKG_VERSION")))?,
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "lockstep", &mut io::stdout());
@@ -203,6 +225,22 @@ mod tests {
     #[test]
     fn help_teaches() {
         insta::assert_snapshot!(Arguments::command().render_help());
+    }
+
+    #[test]
+    fn the_help_of_every_command_teaches() {
+        let mut command = command(Path::new("lockstep"));
+        command.build();
+        let user = |name: &str| !matches!(name, "help" | "operator" | "completion" | "version");
+        let help = command.get_subcommands_mut().filter(|sub| user(sub.get_name())).map(|sub| {
+            let global = sub.render_help().to_string();
+            // The same for all: once is enough.
+            let own = global.split("\nGlobal options:").next().unwrap_or_default().trim_end().to_owned();
+            let codes =
+                global.split("\nExit codes:").nth(1).map(|codes| format!("\n\nExit codes:{}", codes.trim_end()));
+            own + &codes.unwrap_or_default()
+        });
+        insta::assert_snapshot!(help.collect::<Vec<_>>().join("\n\n----\n\n"));
     }
 
     #[test]

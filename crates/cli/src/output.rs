@@ -59,6 +59,19 @@ pub(crate) fn paint(text: &str, style: Style) -> String {
     format!("{style}{text}{style:#}")
 }
 
+/// An error with its causes; those that it names itself are not repeated.
+pub(crate) fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string).filter(|cause| !cause.is_empty()) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 /// How long ago, as kubectl says it: `45s`, `12m`, `3h`, `9d`.
 pub(crate) fn age(since: Timestamp, now: Timestamp) -> String {
     short(now.duration_since(since))
@@ -81,6 +94,12 @@ pub(crate) fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let error = anyhow::anyhow!("no such file").context("/a: no such file").context("cannot read");
+        assert_eq!(told(&error), "cannot read: /a: no such file");
+    }
 
     #[test]
     fn ages_are_short() {

@@ -88,7 +88,7 @@ fn news(old: Option<&Release>, new: &Release) -> Vec<String> {
     lines
 }
 
-fn headline(release: &Release) -> String {
+pub(crate) fn headline(release: &Release) -> String {
     let status = release.status.clone().unwrap_or_default();
     let phase = release.phase().to_string();
     let moves = release.spec.moves.iter();
@@ -122,7 +122,8 @@ fn words(state: &str) -> &str {
 }
 
 const BAR: &str = "  {prefix} {bar:24.green} {pos}/{len} {msg}";
-const HEAD: &str = "{msg}";
+/// Cut where the line ends: what is said in the end is said in full.
+const HEAD: &str = "{wide_msg}";
 
 fn draw(all: &MultiProgress, bars: &mut HashMap<String, ProgressBar>, release: &Release) {
     let release_name = name(release);
@@ -131,7 +132,10 @@ fn draw(all: &MultiProgress, bars: &mut HashMap<String, ProgressBar>, release: &
         bar.with_style(style.progress_chars("━╸─"))
     };
     let head = bars.entry(release_name.clone()).or_insert_with(|| all.add(styled(ProgressBar::new(0), HEAD)));
-    head.set_message(headline(release));
+    // The bars are drawn past the stream that takes colours out.
+    let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let headline = headline(release);
+    head.set_message(if has_colours { headline } else { anstream::adapter::strip_str(&headline).to_string() });
     head.tick();
     let consumers = release.status.iter().flat_map(|status| &status.consumers);
     let width = consumers.clone().map(|consumer| consumer.kind.len() + consumer.name.len() + 1).max().unwrap_or(0);

@@ -63,6 +63,8 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
             None => cluster.clone(),
         };
         let config = manifest::config(object);
+        let content = config.as_ref().map(|config| Content::of_manifest(config.kind, object)).transpose();
+        let content = content.with_context(|| shown(object))?;
         // Before it is written: what opts in by this very write has no versions yet.
         let is_versioned = match &config {
             Some(config) => opts_in(object) || cluster.find(config).await?.is_some(),
@@ -75,8 +77,7 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
                 return Ok(Outcome::Rejected);
             }
         }
-        if let Some(config) = config.filter(|_| is_versioned) {
-            let content = Content::of_manifest(config.kind, object).with_context(|| shown(object))?;
+        if let Some((config, content)) = config.zip(content).filter(|_| is_versioned) {
             wanted.push((cluster, Wanted { config, what: What::Content(Box::new(content), BTreeSet::new()) }));
         }
     }

@@ -156,7 +156,11 @@ impl ConfigStatus {
         });
         let ready = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Ready.name());
         Self {
-            current: status.current.as_ref().map(|current| VersionView::new(current, now)),
+            current: status.current.as_ref().map(|current| {
+                // The list is written as a whole, so it is never a mixture of two versions.
+                let listed = status.versions.iter().find(|version| version.object == current.object);
+                VersionView::new(listed.unwrap_or(current), now)
+            }),
             moving: under_way(&config, &namespace, releases).map(|release| Moving::new(release, &config)),
             held: status.held.as_ref().map(|held| HeldView {
                 version: held.version.clone(),
@@ -284,6 +288,17 @@ impl View for ConfigStatus {
 }
 
 impl ConfigStatus {
+    /// What a person has to know, in a line.
+    fn trouble(&self, with_namespace: bool) -> Option<String> {
+        let place = if with_namespace { format!(" in {}", self.namespace) } else { String::new() };
+        let says = match (&self.refused, &self.held) {
+            (Some(refused), _) => format!("{}: {refused}", paint("refused", BAD)),
+            (None, Some(held)) => format!("{} is {}: {}", held.version, paint("held", BAD), held.reason),
+            (None, None) => return None,
+        };
+        Some(format!("{}{place}: {says}\n", self.config))
+    }
+
     fn typed(&self) -> String {
         self.config.parse().map_or_else(|_| self.config.clone(), |config| typed(&config))
     }
@@ -327,8 +342,12 @@ impl View for AllStatus {
         for config in &self.configs {
             config.row(&mut table, everywhere);
         }
-        let last = if is_wide { HEADER.len() } else { HEADER.len() - 1 };
-        table.columns(first..last).render()
+        if is_wide {
+            return table.columns(first..HEADER.len()).render();
+        }
+        let troubles: String = self.configs.iter().filter_map(|config| config.trouble(everywhere)).collect();
+        let gap = if troubles.is_empty() { "" } else { "\n" };
+        table.columns(first..HEADER.len() - 1).render() + gap + &troubles
     }
 }
 

@@ -15,6 +15,7 @@ use crate::status::under_way;
 #[derive(Debug, Args)]
 pub(crate) struct Flags {
     /// NAME, configmap/NAME, secret/NAME or release/NAME
+    #[arg(value_name = "CONFIG|RELEASE")]
     what: ReleaseName,
 }
 

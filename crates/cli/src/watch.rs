@@ -1,6 +1,6 @@
 //! `lockstep watch`: a release as it goes on.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use jiff::SignedDuration;
 use lockstep_api::Release;
@@ -8,9 +8,10 @@ use lockstep_core::ConfigRef;
 
 use crate::Outcome;
 use crate::cluster::Cluster;
-use crate::follow::{Wanted, What, follow};
+use crate::follow::{Wanted, What, ended, follow};
 use crate::names::{ReleaseName, typed};
 use crate::output::{Format, say};
+use crate::progress::headline;
 use crate::status::under_way;
 
 #[derive(Debug, Args)]
@@ -23,6 +24,7 @@ Exit codes:
   4  not done within --timeout; the release goes on")]
 pub(crate) struct Flags {
     /// NAME, configmap/NAME, secret/NAME or release/NAME; all that moves in the namespace if not given
+    #[arg(value_name = "CONFIG|RELEASE")]
     what: Option<ReleaseName>,
     /// How long to watch
     #[arg(long, default_value = "24h", value_name = "DURATION")]
@@ -33,15 +35,16 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
     let wanted = match &flags.what {
         None => open(&cluster.releases(false).await?),
         Some(ReleaseName::Named(name)) => {
-            let releases = cluster.releases(false).await?;
-            let found: Vec<Release> =
-                releases.into_iter().filter(|release| release.metadata.name.as_ref() == Some(name)).collect();
-            let namespace = &cluster.namespace;
-            ensure!(
-                !found.is_empty(),
-                "there is no release {name} in namespace {namespace}: see `lockstep history CONFIG`"
-            );
-            found.iter().filter_map(target).collect()
+            let found = cluster.api::<Release>().get(name).await;
+            let found = cluster.optional(found, || format!("read release {name}"))?;
+            let found = found.with_context(|| {
+                format!("there is no release {name} in namespace {}: see `lockstep history CONFIG`", cluster.namespace)
+            })?;
+            if found.phase().has_ended() {
+                say(headline(&found))?;
+                return Ok(ended(&found));
+            }
+            target(&found).into_iter().collect()
         }
         Some(ReleaseName::Of(config)) => {
             let object = cluster.versioned_config(config).await?;

@@ -1,0 +1,236 @@
+//! The command line as people and pipelines use it: what it says, and its exit codes.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+use kube::ResourceExt;
+use kube::api::ListParams;
+use lockstep_api::{Release, ReleasePolicySpec};
+use lockstep_testing::manifests::{config_map, web_deployment};
+use lockstep_testing::{SHORT, Scenario, eventually, impatient, scenario};
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+
+static BUILT: OnceCell<PathBuf> = OnceCell::const_new();
+
+/// The command, built from this very source, beside the tests.
+async fn binary() -> Result<&'static PathBuf> {
+    BUILT
+        .get_or_try_init(async || {
+            let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+            let build = Command::new(cargo).args(["build", "--quiet", "--package", "lockstep-cli"]).status().await?;
+            ensure!(build.success(), "lockstep-cli does not build");
+            // target/debug/deps/cli-…
+            let own = std::env::current_exe()?;
+            let folder = own.parent().and_then(|deps| deps.parent()).context("the test is not in a target folder")?;
+            Ok(folder.join("lockstep"))
+        })
+        .await
+}
+
+struct Answer {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Answer {
+    /// Fails unless it ended so, and said all this.
+    fn expect(&self, code: i32, words: &[&str]) -> Result<()> {
+        let Self { code: actual, stdout, stderr } = self;
+        ensure!(*actual == code, "exit code {actual} instead of {code}:\n{stdout}{stderr}");
+        for word in words {
+            ensure!((stdout.clone() + stderr).contains(word), "it does not say {word:?}:\n{stdout}{stderr}");
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Result<Value> {
+        serde_json::from_str(&self.stdout).with_context(|| format!("not JSON:\n{}{}", self.stdout, self.stderr))
+    }
+}
+
+async fn lockstep(stage: &Scenario, arguments: &[&str], input: &str) -> Result<Answer> {
+    let mut command = Command::new(binary().await?);
+    command.args(arguments).args(["--namespace", &stage.namespace]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A command that reads nothing may have ended by now.
+        let _ = stdin.write_all(input.as_bytes()).await;
+    }
+    let output = child.wait_with_output().await?;
+    Ok(Answer {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
+
+/// `web-env`, versioned, with a color and a behavior.
+fn web_env(color: &str, behavior: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: web-env
+  labels: {{lockstep.dev/versioned: \"true\"}}
+data:
+  COLOR: {color:?}
+  BEHAVIOR: {behavior:?}
+"
+    )
+}
+
+async fn release(stage: &Scenario, manifest: &str) -> Result<Answer> {
+    lockstep(stage, &["release", "--filename", "-", "--wait", "--timeout", "90s"], manifest).await
+}
+
+/// The first version is current, and two pods run it.
+async fn blue(stage: &Scenario) -> Result<()> {
+    stage.apply(&web_deployment(2)).await?;
+    release(stage, &web_env("blue", "healthy")).await?.expect(0, &["1.0.0 is current"])?;
+    eventually("two pods", SHORT, async || stage.ready_pods("app=web", 2).await).await.map(drop)
+}
+
+#[tokio::test]
+async fn from_a_good_change_over_a_bad_one_back_to_the_first() {
+    scenario("cli", |stage| async move {
+        blue(&stage).await?;
+        let impact = lockstep(&stage, &["impact", "-f", "-"], &web_env("green", "healthy")).await?;
+        impact.expect(0, &["changed: COLOR", "Deployment web"])?;
+        release(&stage, &web_env("green", "healthy")).await?.expect(0, &["r2 is current"])?;
+        lockstep(&stage, &["diff", "web-env", "1.0.0"], "").await?.expect(0, &["- blue", "+ green"])?;
+        let again = release(&stage, &web_env("green", "healthy")).await?;
+        again.expect(0, &["r2 is current"])?;
+
+        release(&stage, &web_env("red", "crash")).await?.expect(2, &["RolledBack", "r3 was not released"])?;
+        let status = lockstep(&stage, &["status", "web-env", "-o", "json"], "").await?.json()?;
+        ensure!(status["current"]["version"] == "r2" && status["held"]["version"] == "r3", "{status}");
+        ensure!(status["consumers"][0]["version"] == "r2", "{status}");
+        lockstep(&stage, &["diff", "web-env"], "").await?.expect(0, &["r2 → r3 (source)", "+ crash"])?;
+        let history = lockstep(&stage, &["history", "web-env", "-o", "json"], "").await?.json()?;
+        ensure!(history["versions"][0]["state"] == "held", "{history}");
+        ensure!(history["releases"][0]["phase"] == "RolledBack", "{history}");
+        // What is held is not tried again by applying it again.
+        let again = release(&stage, &web_env("red", "crash")).await?;
+        again.expect(2, &["lockstep retry web-env"])?;
+
+        lockstep(&stage, &["rollback", "web-env", "--wait"], "").await?.expect(0, &["1.0.0 is current"])?;
+        let seen = stage.seen("app=web", |report| report.loaded.env.get("COLOR").cloned()).await?;
+        ensure!(seen.values().all(|color| color == "blue"), "the pods see {seen:?}");
+        lockstep(&stage, &["status", "web-env"], "").await?.expect(0, &["instead of r3"])?;
+        let delete = lockstep(&stage, &["versions", "delete", "web-env", "1.0.0"], "").await?;
+        delete.expect(1, &["is current", "release another version first"])?;
+        lockstep(&stage, &["doctor"], "").await?.expect(0, &["ok    operator", "ok    leader"])
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_does_not_come_to_an_end_or_breaks_a_rule_has_an_exit_code_of_its_own() {
+    scenario("cli-codes", |stage| async move {
+        blue(&stage).await?;
+        let named =
+            web_env("pink", "healthy").replace("  labels:", "  annotations: {lockstep.dev/version: 1.0.0}\n  labels:");
+        release(&stage, &named).await?.expect(3, &["version 1.0.0 has other content"])?;
+        let never = web_env("green", "never-ready");
+        let late = lockstep(&stage, &["release", "-f", "-", "--wait", "--timeout", "2s"], &never).await?;
+        late.expect(4, &["timed out"])?;
+        lockstep(&stage, &["status", "nothing"], "").await?.expect(1, &["lockstep adopt nothing"])?;
+        lockstep(&stage, &["no-such-command"], "").await?.expect(1, &["no-such-command"])
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_release_is_paused_promoted_and_aborted() {
+    scenario("cli-steer", |stage| async move {
+        blue(&stage).await?;
+        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(3600), ..impatient() }).await?;
+        stage.apply(&web_env("green", "healthy")).await?;
+        in_phase(&stage, "Baking").await?;
+        lockstep(&stage, &["pause", "web-env"], "").await?.expect(0, &["lockstep resume"])?;
+        in_phase(&stage, "Paused").await?;
+        lockstep(&stage, &["resume", "web-env"], "").await?.expect(0, &[])?;
+        in_phase(&stage, "Baking").await?;
+        lockstep(&stage, &["promote", "web-env"], "").await?.expect(0, &[])?;
+        stage.released("configmap/web-env", "r2").await?;
+        lockstep(&stage, &["promote", "web-env"], "")
+            .await?
+            .expect(1, &["no release of configmap/web-env is under way"])?;
+
+        stage.apply(&web_env("red", "healthy")).await?;
+        in_phase(&stage, "Baking").await?;
+        lockstep(&stage, &["abort", "web-env"], "").await?.expect(0, &["puts r2 back"])?;
+        eventually("r3 to be held", SHORT, async || {
+            let answer = lockstep(&stage, &["status", "web-env"], "").await?;
+            answer.expect(0, &["held      r3"])
+        })
+        .await?;
+        lockstep(&stage, &["retry", "web-env"], "").await?.expect(0, &["r3 is tried again"])?;
+        in_phase(&stage, "Baking").await
+    })
+    .await;
+}
+
+/// Waits until the one open release is in a phase.
+async fn in_phase(stage: &Scenario, phase: &str) -> Result<()> {
+    eventually(&format!("a release in phase {phase}"), SHORT, async || {
+        let releases = stage.api::<Release>().list(&ListParams::default()).await?;
+        let phases: Vec<String> = releases.iter().map(|release| release.phase().to_string()).collect();
+        ensure!(phases.iter().any(|found| found == phase), "they are {phases:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn adopting_asks_first_and_restarts_nothing() {
+    scenario("cli-adopt", |stage| async move {
+        stage.apply(&(config_map("web-env", "COLOR", "blue") + &web_deployment(1))).await?;
+        let before = eventually("a pod", SHORT, async || stage.ready_pods("app=web", 1).await).await?;
+        let asked = lockstep(&stage, &["adopt", "deployment/web"], "").await?;
+        asked.expect(1, &["configmap/web-env, used by Deployment web", "Nothing restarts", "--yes"])?;
+        lockstep(&stage, &["adopt", "deployment/web", "--yes"], "").await?.expect(0, &[])?;
+        stage.released("configmap/web-env", "1.0.0").await?;
+        let after = stage.ready_pods("app=web", 1).await?;
+        ensure!(before[0].uid() == after[0].uid(), "the pod was restarted");
+        lockstep(&stage, &["adopt", "web-env"], "").await?.expect(0, &["versioned already", "nothing to do"])
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_value_of_a_secret_is_printed_unless_asked() {
+    scenario("cli-secret", |stage| async move {
+        let secret = |value: &str| {
+            format!(
+                "apiVersion: v1\nkind: Secret\nmetadata:\n  name: db\n  labels: {{lockstep.dev/versioned: \"true\"}}\nstringData:\n  password: {value}\n"
+            )
+        };
+        let first = release(&stage, &secret("hunter2")).await?;
+        first.expect(0, &["1.0.0 is current"])?;
+        let second = release(&stage, &secret("correct-horse")).await?;
+        second.expect(0, &["r2 is current"])?;
+        let mut said = first.stdout + &first.stderr + &second.stdout + &second.stderr;
+        let asked: [&[&str]; 5] = [
+            &["diff", "secret/db", "1.0.0"],
+            &["get", "secret/db", "-o", "yaml"],
+            &["status", "secret/db"],
+            &["history", "secret/db"],
+            &["impact", "secret/db"],
+        ];
+        for arguments in asked {
+            let answer = lockstep(&stage, arguments, "").await?;
+            answer.expect(0, &["db"])?;
+            said += &(answer.stdout + &answer.stderr);
+        }
+        ensure!(said.contains("password") && !said.contains("hunter2") && !said.contains("correct-horse"), "{said}");
+        lockstep(&stage, &["get", "secret/db", "1.0.0", "--reveal"], "").await?.expect(0, &["hunter2"])
+    })
+    .await;
+}
