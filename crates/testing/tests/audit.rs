@@ -34,6 +34,9 @@ async fn nothing_that_did_not_opt_in_is_ever_written_to() {
             let is_version = name.len() > 11 && name.as_bytes()[name.len() - 11] == b'-';
             match resource {
                 "versionedconfigs" | "pintables" => true,
+                "releases" => name.starts_with("configmap-web-"),
+                // Named after what they are about.
+                "events" => name.starts_with("configmap-web-") || name.starts_with("web"),
                 "configmaps" => name.starts_with("web-") && is_version,
                 "deployments" => name == "web",
                 _ => false,

@@ -294,9 +294,12 @@ async fn install(stage: &Scenario, values: &[&str]) -> Result<()> {
     let arguments: Vec<&str> = upgrade.into_iter().chain(set).collect();
     let own = stage.elsewhere(OWN_NAMESPACE);
     own.helm(&arguments).await?;
-    // Ready is also the one that goes: its successor must be alone.
-    eventually("one operator", SHORT, async || own.ready_pods("app.kubernetes.io/name=lockstep", 1).await.map(drop))
-        .await?;
+    // Ready are also those that go: their successors must be alone.
+    let replicas = own.kubectl(&["get", "deployment", "lockstep", "-o", "jsonpath={.spec.replicas}"]).await?.parse()?;
+    eventually(&format!("{replicas} operators"), SHORT, async || {
+        own.ready_pods("app.kubernetes.io/name=lockstep", replicas).await.map(drop)
+    })
+    .await?;
     expect_rewriting(stage, !values.contains(&"admission.mode=template")).await
 }
 

@@ -265,6 +265,8 @@ const HASTY_SHARE: u64 = 30;
 const LONGEST_HASTE_MS: u64 = 5000;
 /// The longest that an operator leads.
 const LONGEST_REIGN_MS: u64 = 4000;
+/// Of so many kills, one is by SIGKILL.
+const SIGKILL_EVERY: usize = 4;
 /// With fewer than this, the test would prove little.
 const LEAST_KILLS: usize = 5;
 
@@ -295,8 +297,9 @@ async fn an_operator_killed_at_random_moments_loses_no_release_and_makes_none_tw
     .await;
 }
 
-/// Kills the operator at some moment, waits for the next one to lead, and so on. Without a grace period, it has a second: it stops
-/// whatever it is doing, in the middle of any request, and gives up its lease, so that this does not take a quarter of a minute each time.
+/// Kills the operator at some moment, waits for the next one to lead, and so on. Every now and then with SIGKILL: its lease must then expire
+/// before another one leads. Otherwise with its pod: without a grace period it has a second to stop in the middle of any request and to
+/// give up its lease, so that this does not take a quarter of a minute each time.
 async fn kill_operators(stage: &Scenario, seed: u64, all_are_done: &AtomicBool) -> Result<usize> {
     let own = stage.elsewhere("lockstep-system");
     let mut random = Random(seed);
@@ -304,11 +307,28 @@ async fn kill_operators(stage: &Scenario, seed: u64, all_are_done: &AtomicBool) 
     let mut leader = leader(&own, None).await?;
     while !all_are_done.load(Ordering::Relaxed) {
         sleep(Duration::from_millis(random.below(LONGEST_REIGN_MS))).await;
+        if kills % SIGKILL_EVERY == 0 {
+            kill_processes().await?;
+        }
         own.kubectl(&["delete", "pod", &leader, "--grace-period=0", "--force"]).await?;
         kills += 1;
         leader = self::leader(&own, Some(&leader)).await?;
     }
     Ok(kills)
+}
+
+/// SIGKILL for the operator's processes, which are seen from here if the cluster is on this machine.
+async fn kill_processes() -> Result<()> {
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let pid = entry.file_name().to_string_lossy().into_owned();
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let mut words = line.split(|byte| *byte == 0);
+        let is_it = words.next().is_some_and(|word| word.ends_with(b"/lockstep")) && words.next() == Some(b"operator");
+        if is_it {
+            tokio::process::Command::new("kill").args(["-9", &pid]).status().await?;
+        }
+    }
+    Ok(())
 }
 
 /// The pod that leads, once it is another one than before. It may not have seen yet what there is.
