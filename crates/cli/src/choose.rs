@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::Outcome;
 use crate::cluster::Cluster;
-use crate::content::version;
+use crate::content::{Content, version};
 use crate::follow::{Wanted, What, follow as follow_change};
 use crate::names::{ConfigName, typed};
 use crate::output::{Format, say};
@@ -46,10 +46,7 @@ pub(crate) async fn rollback(cluster: &Cluster, flags: &RollbackFlags, format: F
     let object = cluster.versioned_config(config).await?;
     let releases = cluster.releases_of(config).await?;
     let target = target(&object, &releases, flags.to.as_deref())?;
-    let source = match cluster.content(config.kind, &config.name).await? {
-        Some(content) => cluster.version_of(&object, &content).await?,
-        None => None,
-    };
+    let source = cluster.version_of(&object, &source(cluster, config).await?).await?;
     write(cluster, config, json!({"spec": {"current": choice(&target, source.as_ref())}})).await?;
     let typed = typed(config);
     let until = match &source {
@@ -68,11 +65,7 @@ pub(crate) async fn follow(cluster: &Cluster, flags: &Flags, format: Format) -> 
         announce(format, &format!("{config} follows its source already"))?;
         return Ok(Outcome::Done);
     }
-    let content = cluster.content(config.kind, &config.name).await?;
-    let content = content.with_context(|| {
-        format!("{config} itself is gone from namespace {}: create it again first", cluster.namespace)
-    })?;
-    let source = cluster.version_of(&object, &content).await?;
+    let source = cluster.version_of(&object, &source(cluster, config).await?).await?;
     write(cluster, config, json!({"spec": {"current": null}})).await?;
     let version = source.as_ref().map_or("a new version", |source| source.version.as_str());
     announce(format, &format!("{config} follows its source again: {version}"))?;
@@ -90,6 +83,13 @@ pub(crate) async fn retry(cluster: &Cluster, flags: &Flags, format: Format) -> R
     write(cluster, config, json!({"spec": {"retry": held.release}})).await?;
     announce(format, &format!("{config}: {} is tried again, after it failed in {}", held.version, held.release))?;
     finish(cluster, flags, held.object, format).await
+}
+
+/// What the config itself holds. Without it nothing is released any more.
+async fn source(cluster: &Cluster, config: &ConfigRef) -> Result<Content> {
+    let content = cluster.content(config.kind, &config.name).await?;
+    content
+        .with_context(|| format!("{config} itself is gone from namespace {}: create it again first", cluster.namespace))
 }
 
 fn announce(format: Format, line: &str) -> Result<()> {

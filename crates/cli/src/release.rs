@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use jiff::SignedDuration;
-use kube::Api;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{GroupVersionKind, TypeMeta};
 use kube::discovery::{Scope, oneshot};
+use kube::{Api, ResourceExt};
 use lockstep_core::{ConfigRef, names};
 use serde_json::Value;
 
@@ -65,18 +66,18 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
         let config = manifest::config(object);
         let content = config.as_ref().map(|config| Content::of_manifest(config.kind, object)).transpose();
         let content = content.with_context(|| shown(object))?;
-        // Before it is written: what opts in by this very write has no versions yet.
-        let is_versioned = match &config {
-            Some(config) => opts_in(object) || cluster.find(config).await?.is_some(),
-            None => false,
-        };
-        match apply(&cluster, object, flags.force_conflicts).await? {
-            Applied::Yes => tell(object, config.as_ref(), is_versioned, flags.wait, format)?,
+        let applied = match apply(&cluster, object, flags.force_conflicts).await? {
+            Applied::Yes(applied) => applied,
             Applied::Refused(why) => {
                 anstream::eprintln!("{}: {}: {why}", shown(object), paint("rejected", BAD));
                 return Ok(Outcome::Rejected);
             }
-        }
+        };
+        let is_versioned = match &config {
+            Some(config) => is_versioned(&cluster, config, &applied).await?,
+            None => false,
+        };
+        tell(object, config.as_ref(), is_versioned, flags.wait, format)?;
         if let Some((config, content)) = config.zip(content).filter(|_| is_versioned) {
             wanted.push((cluster, Wanted { config, what: What::Content(Box::new(content), BTreeSet::new()) }));
         }
@@ -110,8 +111,25 @@ fn note(object: &mut Value, reason: &str) {
     object["metadata"]["annotations"][names::REASON] = reason.into();
 }
 
-fn opts_in(object: &Value) -> bool {
-    object["metadata"]["labels"][names::VERSIONED] == names::ON
+/// Whether a config opted in, in any of the ways that there are. A change of one that did not is never released.
+async fn is_versioned(cluster: &Cluster, config: &ConfigRef, applied: &DynamicObject) -> Result<bool> {
+    let is_on = |value: Option<&String>| value.is_some_and(|value| value == names::ON);
+    if is_on(applied.labels().get(names::IGNORE)) || is_on(applied.annotations().get(names::IGNORE)) {
+        return Ok(false);
+    }
+    if is_on(applied.labels().get(names::VERSIONED)) {
+        return Ok(true);
+    }
+    let users = cluster.workloads().await?;
+    let users: Vec<_> = users.iter().filter(|workload| workload.uses.contains_key(config)).collect();
+    if users.iter().any(|workload| workload.is_auto) {
+        return Ok(true);
+    }
+    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
+    let namespace = namespaces.get_metadata(&cluster.namespace).await;
+    // Who may not read it cannot tell: then it is better to look for a release than to overlook one.
+    let is_on_for_all = namespace.map_or(true, |namespace| is_on(namespace.labels().get(names::VERSIONED)));
+    Ok(is_on_for_all && !users.is_empty())
 }
 
 fn shown(object: &Value) -> String {
@@ -134,7 +152,7 @@ fn tell(object: &Value, config: Option<&ConfigRef>, is_versioned: bool, waits: b
 }
 
 enum Applied {
-    Yes,
+    Yes(Box<DynamicObject>),
     /// By a rule of ours.
     Refused(String),
 }
@@ -144,7 +162,7 @@ async fn apply(cluster: &Cluster, object: &Value, force: bool) -> Result<Applied
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let params = PatchParams { force, ..PatchParams::apply(FIELD_MANAGER) };
     match api.patch(name, &params, &Patch::Apply(object)).await {
-        Ok(_) => Ok(Applied::Yes),
+        Ok(applied) => Ok(Applied::Yes(Box::new(applied))),
         Err(kube::Error::Api(status)) => match refusal(&status.message) {
             Some(refusal) => Ok(Applied::Refused(refusal.to_owned())),
             None if status.code == 409 => Err(anyhow!(
@@ -164,14 +182,17 @@ async fn api(cluster: &Cluster, object: &Value) -> Result<Api<DynamicObject>> {
     let kind = TypeMeta { api_version: text("apiVersion"), kind: text("kind") };
     let kind = GroupVersionKind::try_from(&kind).with_context(|| format!("{}: its apiVersion", shown(object)))?;
     let found = oneshot::pinned_kind(&cluster.client, &kind).await;
-    let (resource, capabilities) = found.map_err(|error| match error {
-        kube::Error::Discovery(_) => anyhow!(
-            "{}: the cluster does not know {} of {}: is its definition installed?",
-            shown(object),
-            kind.kind,
-            kind.api_version()
-        ),
-        error => cluster.explain(error, || format!("look up {}", kind.kind)),
+    let is_unknown = |error: &kube::Error| match error {
+        kube::Error::Discovery(_) => true,
+        kube::Error::Api(status) => status.code == 404,
+        _ => false,
+    };
+    let (resource, capabilities) = found.map_err(|error| {
+        if is_unknown(&error) {
+            let (shown, api) = (shown(object), kind.api_version());
+            return anyhow!("{shown}: the cluster does not know {} of {api}: is its definition installed?", kind.kind);
+        }
+        cluster.explain(error, || format!("look up {}", kind.kind))
     })?;
     Ok(match capabilities.scope {
         Scope::Cluster => Api::all_with(cluster.client.clone(), &resource),
