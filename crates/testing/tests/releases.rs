@@ -40,9 +40,9 @@ async fn a_crash_at_the_start_is_put_back() {
 #[tokio::test]
 async fn pods_that_never_get_ready_are_put_back() {
     scenario("never-ready", |stage| async move {
-        let policy = ReleasePolicySpec { progress_deadline_seconds: Some(20), ..impatient() };
+        let policy = ReleasePolicySpec { progress_deadline_seconds: Some(30), ..impatient() };
         stage.set_policy("default", &policy).await?;
-        is_put_back(&stage, "never-ready", "no progress for 20 s").await
+        is_put_back(&stage, "never-ready", "no progress for 30 s").await
     })
     .await;
 }
