@@ -13,7 +13,7 @@ use lockstep_core::release::{Action, ConsumerId, Gate, Observed, Phase, Progress
 use lockstep_core::{ConfigRef, Pins, gate};
 use serde_json::{Value, json};
 
-use super::status::{config_reference, summary};
+use super::status::{config_reference, summary, whole};
 use super::{Doing, ExecuteError, Executor, Written, our_reference, patch_params, post_params, written_managed};
 use crate::facts::{Key, ManagedFact, ReleaseFact, WorkloadFact};
 use crate::index::{ConfigId, ConfigView, Fact, How, ReleaseView, Start, Watched, WorkloadId};
@@ -252,9 +252,9 @@ impl Executor {
             let current =
                 current.or_else(|| view.versions.iter().find(|fact| fact.version.object == step.to).map(summary));
             if let Some(current) = current {
-                outcome
-                    .written
-                    .push(self.note(managed, json!({"current": current, "held": null, "releasing": null})).await?);
+                outcome.written.push(
+                    self.note(managed, json!({"current": whole(&current), "held": null, "releasing": null})).await?,
+                );
             }
         }
         Ok(())

@@ -130,6 +130,9 @@ impl Executor {
         let name = managed.object.metadata.name.clone().unwrap_or_default();
         let api: Api<VersionedConfig> = Api::namespaced(self.client.clone(), &id.namespace);
         let mut body = json!(status);
+        if let Some(current) = &status.current {
+            body["current"] = whole(current);
+        }
         for field in ["current", "releasing", "held", "observedResourceVersion"] {
             // A merge patch removes only what it is told to.
             if body.get(field).is_none() {
@@ -191,6 +194,17 @@ pub(super) fn config_reference(id: &ConfigId, uid: &str) -> ObjectReference {
         uid: Some(uid.to_owned()),
         ..ObjectReference::default()
     }
+}
+
+/// A version for a merge patch, with nothing left of the one that stood there before.
+pub(super) fn whole(version: &VersionSummary) -> Value {
+    let mut body = json!(version);
+    for field in ["changedBy", "reason", "createdAt"] {
+        if body.get(field).is_none() {
+            body[field] = Value::Null;
+        }
+    }
+    body
 }
 
 pub(super) fn summary(fact: &VersionFact) -> VersionSummary {
