@@ -87,13 +87,10 @@ impl Demo<'_> {
         self.change(r#"{"data": {"PRICE": "14", "BEHAVIOR": "healthy"}}"#)?;
         self.wait_for_phase(3, "Baking")?;
         self.show_prices()?;
-        let old: Vec<String> =
-            self.pods()?.into_iter().filter(|pod| pod.name.starts_with("shop")).map(|pod| pod.name).collect();
-        self.kubectl(
-            &[&["delete", "pod", "--wait=false"], old.iter().map(String::as_str).collect::<Vec<_>>().as_slice()]
-                .concat(),
-        )?;
-        self.wait_for_pods(&old)?;
+        let all = self.pods()?;
+        let lost: Vec<&str> = all.iter().map(|pod| pod.name.as_str()).filter(|name| name.starts_with("shop")).collect();
+        self.kubectl(&[&["delete", "pod", "--wait=false"], lost.as_slice()].concat())?;
+        self.wait_for_pods(&lost, all.len())?;
         self.show_prices()?;
         self.follow(3, "Succeeded")?;
         self.show_prices()
@@ -170,16 +167,15 @@ impl Demo<'_> {
     }
 
     /// Until other pods are there in the place of those that were lost.
-    fn wait_for_pods(&self, lost: &[String]) -> Result<()> {
+    fn wait_for_pods(&self, lost: &[&str], count: usize) -> Result<()> {
         let start = Instant::now();
         loop {
-            let pods = self.pods()?;
-            let (total, back) =
-                (pods.len(), pods.iter().filter(|pod| pod.is_ready && !lost.contains(&pod.name)).count());
-            if back >= lost.len() && total == back {
+            let is_back = |pod: &&ShopPod| pod.is_ready && !lost.contains(&pod.name.as_str());
+            let back = self.pods()?.iter().filter(is_back).count();
+            if back >= count {
                 return Ok(());
             }
-            ensure!(start.elapsed() < PATIENCE, "only {back} of {total} pods are back");
+            ensure!(start.elapsed() < PATIENCE, "only {back} of {count} pods are back");
             sleep(Duration::from_millis(200));
         }
     }
