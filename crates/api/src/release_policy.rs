@@ -110,6 +110,16 @@ pub struct RuleSpec {
     pub message: Option<String>,
 }
 
+/// Anything else would silently mean no canary at all.
+fn pods_or_share(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "description": "So many pods (`1`), or a share of them (`20%`), rounded up.",
+        "x-kubernetes-int-or-string": true,
+        "pattern": "^([1-9][0-9]{0,5}|100%|[1-9][0-9]?%)$",
+        "minimum": 1,
+    })
+}
+
 fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
@@ -130,6 +140,7 @@ impl From<&ValidationSpec> for Validation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Canary {
     /// So many pods (`1`), or a share of them (`20%`), rounded up.
+    #[schemars(schema_with = "pods_or_share")]
     pub size: IntOrString,
 }
 

@@ -95,6 +95,15 @@ impl Cluster {
         self.list(everywhere, "Releases").await
     }
 
+    /// One release, by its name.
+    pub(crate) async fn release(&self, name: &str) -> Result<Release> {
+        let found = self.api::<Release>().get(name).await;
+        let found = self.optional(found, || format!("read release {name}"))?;
+        found.with_context(|| {
+            format!("there is no release {name} in namespace {}: see `lockstep history CONFIG`", self.namespace)
+        })
+    }
+
     /// The releases that move a config, newest first.
     pub(crate) async fn releases_of(&self, config: &ConfigRef) -> Result<Vec<Release>> {
         let mut releases = self.releases(false).await?;

@@ -78,11 +78,7 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, wish: Wish) -> Result<
 async fn find(cluster: &Cluster, what: &ReleaseName) -> Result<Release> {
     match what {
         ReleaseName::Named(name) => {
-            let found = cluster.api::<Release>().get(name).await;
-            let found = cluster.optional(found, || format!("read release {name}"))?;
-            let found = found.with_context(|| {
-                format!("there is no release {name} in namespace {}: see `lockstep history CONFIG`", cluster.namespace)
-            })?;
+            let found = cluster.release(name).await?;
             if found.phase().has_ended() {
                 bail!("release {name} has ended: it is {}", found.phase());
             }

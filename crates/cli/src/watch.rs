@@ -1,6 +1,6 @@
 //! `lockstep watch`: a release as it goes on.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use jiff::SignedDuration;
 use lockstep_api::Release;
@@ -35,11 +35,7 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
     let wanted = match &flags.what {
         None => open(&cluster.releases(false).await?),
         Some(ReleaseName::Named(name)) => {
-            let found = cluster.api::<Release>().get(name).await;
-            let found = cluster.optional(found, || format!("read release {name}"))?;
-            let found = found.with_context(|| {
-                format!("there is no release {name} in namespace {}: see `lockstep history CONFIG`", cluster.namespace)
-            })?;
+            let found = cluster.release(name).await?;
             if found.phase().has_ended() {
                 say(headline(&found))?;
                 return Ok(ended(&found));
