@@ -34,6 +34,8 @@ pub struct Observed {
     /// None until the config is under our care.
     pub managed: Option<Managed>,
     pub has_consumers: bool,
+    /// Whether neither a source nor a consumer was seen for a good while. Who is recreated is gone for a moment, too.
+    pub is_long_unused: bool,
     /// The version that a release under way moves it to.
     pub moving_to: Option<String>,
     /// Whether a workload that is written meanwhile may have the new version at once.
@@ -126,10 +128,22 @@ pub fn plan(observed: &Observed) -> Vec<Action> {
     }
 }
 
-/// Nothing that is in use goes: the table goes on handing out what is current until the last consumer is gone.
+/// Nothing that is in use goes: the table goes on handing out what is current until the last consumer is gone, and a release that is
+/// under way, or that somebody asks for, goes to its end.
 fn plan_without_source(observed: &Observed) -> Vec<Action> {
     let known = observed.managed.is_some() || observed.entry != Entry::default();
-    if known && !observed.has_consumers { vec![Action::Forget] } else { Vec::new() }
+    if known && observed.is_long_unused {
+        return vec![Action::Forget];
+    }
+    let mut actions = Vec::new();
+    let released = observed.managed.as_ref().and_then(|managed| Some((managed, managed.released.as_ref()?)));
+    if let Some((managed, released)) = released.filter(|_| observed.has_consumers) {
+        let wanted = observed.moving_to.as_ref().unwrap_or(released);
+        if let Some(wanted) = observed.versions.iter().find(|version| version.object == *wanted) {
+            plan_change(observed, None, wanted, managed, released, &mut actions);
+        }
+    }
+    actions
 }
 
 /// What was announced and will not come must not be joined.
@@ -204,7 +218,7 @@ fn plan_with_source(observed: &Observed, source: &Source, wanted: &Wanted) -> Ve
     }
     match &managed.released {
         None => plan_first(observed, wanted, &mut actions),
-        Some(released) => plan_change(observed, source, wanted, &managed, released, &mut actions),
+        Some(released) => plan_change(observed, Some(source), wanted.version(), &managed, released, &mut actions),
     }
     actions
 }
@@ -219,13 +233,13 @@ fn plan_first(observed: &Observed, wanted: &Wanted, actions: &mut Vec<Action>) {
 
 fn plan_change(
     observed: &Observed,
-    source: &Source,
-    wanted: &Wanted,
+    source: Option<&Source>,
+    wanted: &Version,
     managed: &Managed,
     released: &str,
     actions: &mut Vec<Action>,
 ) {
-    let target = match chosen(observed, managed, wanted.version()) {
+    let target = match chosen(observed, managed, wanted) {
         Ok(target) => target.object.clone(),
         Err(refusal) => {
             actions.extend(withdraw_next(observed));
@@ -235,16 +249,16 @@ fn plan_change(
     };
     let held = managed.held.as_ref().filter(|held| managed.retry.as_ref() != Some(&held.release));
     let is_held = held.is_some_and(|held| held.object == target);
-    let invalid = source.invalid.as_ref().filter(|_| target == wanted.version().object && target != released);
+    let invalid = source.and_then(|source| source.invalid.as_ref());
+    let invalid = invalid.filter(|_| target == wanted.object && target != released);
     let may_move = !is_held && invalid.is_none();
     let next = (target != released && may_move && observed.can_join).then(|| target.clone());
     publish(observed, released, next, actions);
     if let Some(reason) = invalid.filter(|_| !is_held) {
-        let version = wanted.version().object.clone();
-        actions.push(Action::Reject { version, reason: reason.clone() });
+        actions.push(Action::Reject { version: wanted.object.clone(), reason: reason.clone() });
         return;
     }
-    if managed.held.as_ref().is_some_and(|held| held.object != wanted.version().object) {
+    if source.is_some() && managed.held.as_ref().is_some_and(|held| held.object != wanted.object) {
         actions.push(Action::LetGo);
     }
     if may_move && observed.moving_to.as_deref().unwrap_or(released) != target {
@@ -302,6 +316,7 @@ mod tests {
             entry: Entry::default(),
             managed: None,
             has_consumers: true,
+            is_long_unused: false,
             moving_to: None,
             can_join: true,
             next_is_fresh: false,
@@ -556,7 +571,63 @@ mod tests {
         observed.source = None;
         assert_eq!(plan(&observed), []);
         observed.has_consumers = false;
+        assert_eq!(plan(&observed), [], "who is recreated is gone for a moment, too");
+        observed.is_long_unused = true;
         assert_eq!(plan(&observed), [Action::Forget]);
         settle(&mut observed);
+    }
+
+    #[test]
+    fn without_a_source_a_release_goes_to_its_end_and_its_table_entry_follows() {
+        let mut observed = fresh('a');
+        settle(&mut observed);
+        let first = observed.versions[0].object.clone();
+        observed.source = Some(source('b'));
+        let publish = plan(&observed).into_iter().find_map(|action| match action {
+            Action::Publish(entry) => Some(entry),
+            Action::CreateVersion(version) => {
+                observed.versions.push(version);
+                None
+            }
+            _ => None,
+        });
+        let second = observed.versions[1].object.clone();
+        (observed.entry, observed.moving_to, observed.source) = (publish.unwrap(), Some(second.clone()), None);
+        assert_eq!(observed.entry.next.as_ref(), Some(&second));
+        assert_eq!(plan(&observed), [], "it is under way");
+
+        let mut bad = observed.clone();
+        bad.moving_to = None;
+        hold(&mut bad, &second);
+        settle(&mut bad);
+        assert_eq!(
+            (bad.entry.current.as_ref(), bad.entry.next.as_ref()),
+            (Some(&first), None),
+            "nobody joins what failed"
+        );
+        assert!(managed(&mut bad).held.is_some(), "the same content may come back");
+
+        let mut good = observed;
+        good.moving_to = None;
+        managed(&mut good).released = Some(second.clone());
+        settle(&mut good);
+        assert_eq!((good.entry.current.as_ref(), good.entry.next.as_ref()), (Some(&second), None));
+    }
+
+    #[test]
+    fn without_a_source_an_earlier_version_can_be_chosen() {
+        let mut observed = fresh('a');
+        settle(&mut observed);
+        observed.source = Some(source('b'));
+        settle(&mut observed);
+        observed.source = None;
+        assert_eq!(plan(&observed), []);
+        let (first, second) = (observed.versions[0].clone(), observed.versions[1].clone());
+        let choice = Choice { version: first.name.to_string(), instead_of: Some(second.name.to_string()) };
+        managed(&mut observed).choice = Some(choice);
+        assert!(plan(&observed).contains(&Action::Release { to: first.object.clone() }));
+        managed(&mut observed).released = Some(first.object.clone());
+        settle(&mut observed);
+        assert_eq!(observed.entry.current, Some(first.object));
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use crate::execute::{ANNOUNCEMENT, ConfigOutcome, ExecuteError, Executor, ReleaseOutcome, Written};
+use crate::execute::{ConfigOutcome, ExecuteError, Executor, ReleaseOutcome, Written};
 use crate::facts::Key;
 use crate::index::{ConfigId, Index, ReleaseId, Watched, Work, WorkloadId};
 use crate::metrics::Metrics;
@@ -295,9 +295,8 @@ impl Controller {
         }
         self.take_in(outcome.written);
         let now = Instant::now();
-        if outcome.awaits_announced {
-            // What does not come by then is withdrawn.
-            self.queue.push(Work::Config(id.clone()), now, ANNOUNCEMENT);
+        if let Some(wait) = outcome.wake {
+            self.queue.push(Work::Config(id.clone()), now, wait);
         }
         let wants_release = outcome.release.is_some();
         let is_news = self.index.note_candidate(id, outcome.release);

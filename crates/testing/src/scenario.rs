@@ -45,7 +45,7 @@ where
     }
     match outcome {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => panic!("{name}: {error:?}"),
+        Ok(Err(error)) => panic!("{name}: {error:#}"),
         Err(panic) => resume_unwind(panic),
     }
 }

@@ -301,11 +301,74 @@ async fn invalid_content_is_rejected_before_anything_moves() {
             let reason = status(&stage, &name, ".reason").await?;
             ensure!(reason.contains(why), "{reason}");
         }
+        // A new template joins what is current, and nothing invalid.
         stage.kubectl(&["rollout", "restart", "deployment/web"]).await?;
+        eventually("another pod", LONG, async || {
+            let now = pods(&stage, "app=web").await?;
+            ensure!(now.keys().all(|uid| !before.contains_key(uid)), "the pod of before is still there");
+            Ok(())
+        })
+        .await?;
         expect(&stage, "app=web", &["green"]).await?;
-        ensure!(pods(&stage, "app=web").await? != before, "a new template joins what is current, and nothing invalid");
         stage.apply(&file("workers: 16\n")).await?;
         ended(&stage, "configmap-app-5", "Succeeded").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_release_outlives_its_source_and_so_does_going_back() {
+    scenario("source-gone", |stage| async move {
+        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(6), ..impatient() }).await?;
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        stage.kubectl(&["delete", "configmap", "app"]).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        eventually("a new workload to get what is current", SHORT, async || {
+            stage.apply(&deployment("late", 1, "")).await?;
+            let (late, web) = (stage.pins("deployment/late").await?, stage.pins("deployment/web").await?);
+            if late != web {
+                stage.kubectl(&["delete", "deployment", "late"]).await?;
+            }
+            ensure!(late == web, "it is pinned to {late}, and the other to {web}");
+            Ok(())
+        })
+        .await?;
+        steer(&stage, "vc/configmap-app", r#"{"spec":{"current":{"version":"1.0.0","insteadOf":"r2"}}}"#).await?;
+        ended(&stage, SECOND, "Succeeded").await?;
+        expect(&stage, "app=web", &["blue"]).await?;
+        expect(&stage, "app=late", &["blue"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bad_version_stays_held_although_its_source_is_deleted_and_comes_back() {
+    scenario("bad-source-gone", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        let before = pods(&stage, "app=web").await?;
+        let bad = config("red", "crash");
+        stage.apply(&bad).await?;
+        appears(&stage, FIRST).await?;
+        stage.kubectl(&["delete", "configmap", "app"]).await?;
+        ended(&stage, FIRST, "RolledBack").await?;
+        untouched(&stage, "app=web", &before).await?;
+        stage.apply(&bad).await?;
+        let known = releases(&stage).await?;
+        holds("the bad version is held", Duration::from_secs(4), async || {
+            let now = releases(&stage).await?;
+            ensure!(now == known, "{now:?} instead of {known:?}");
+            Ok(())
+        })
+        .await?;
+        untouched(&stage, "app=web", &before).await?;
+
+        // Everything is deleted and made again, as `kubectl replace --force` does it: what is known of it stays.
+        stage.kubectl(&["delete", "configmap/app", "deployment/web"]).await?;
+        stage.apply(&(config("green", "healthy") + &deployment("web", 1, ""))).await?;
+        expect(&stage, "app=web", &["green"]).await?;
+        stage.released("configmap/app", "r3").await
     })
     .await;
 }

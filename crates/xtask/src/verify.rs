@@ -55,6 +55,8 @@ fn end_to_end(home: &Home) -> Result<()> {
         "--tests",
         "--no-fail-fast",
     ]);
+    // A failure says what it found in the cluster; a stack of the async runtime would only bury that.
+    tests.env("RUST_BACKTRACE", "0");
     let outcome = command::run(tests.args(["--", PARALLEL_SCENARIOS]));
     let left = stage.leave(home);
     outcome.and(left)

@@ -1,5 +1,7 @@
 //! A config's versions, its place in the table, and its report.
 
+use std::time::Duration;
+
 use kube::Api;
 use kube::api::DeleteParams;
 use lockstep_api::{Held, Move as ApiMove, Source as ApiSource, VersionedConfig, VersionedConfigSpec};
@@ -10,7 +12,8 @@ use lockstep_core::{Entry, Version, names};
 
 use super::status::Report;
 use super::{
-    ANNOUNCEMENT, ConfigOutcome, Doing, ExecuteError, Executor, Written, our_reference, post_params, written_managed,
+    ANNOUNCEMENT, ConfigOutcome, Doing, ExecuteError, Executor, UNUSED, Written, our_reference, post_params,
+    written_managed,
 };
 use crate::content::Content;
 use crate::facts::{Key, ManagedFact, ResourceVersion};
@@ -42,7 +45,7 @@ impl Executor {
             let (read, invalid) = self.validate(&view, read).await?;
             (source.invalid, content) = (invalid, Some(read));
         }
-        outcome.awaits_announced = observed.next_is_fresh && observed.entry.next.is_some();
+        outcome.wake = wake(&view, &observed);
         let actions = plan(&observed);
         self.perform(&view, actions, content, &mut outcome).await?;
         Ok(outcome)
@@ -265,11 +268,19 @@ fn observed(view: &ConfigView, digest: Option<lockstep_core::Digest>) -> Observe
         entry: view.entry.clone(),
         managed: view.managed.as_ref().map(managed),
         has_consumers: !view.consumers.is_empty(),
+        is_long_unused: view.unused.is_some_and(|since| since.elapsed() >= UNUSED),
         moving_to: view.moving_to.clone(),
         can_join: view.can_join,
         next_is_fresh: is_foreign && view.announced.is_some_and(|at| at.elapsed() < ANNOUNCEMENT),
         has_unpinned_templates: view.has_unpinned_templates,
     }
+}
+
+/// What was announced and does not come is withdrawn; what nobody uses any more is forgotten.
+fn wake(view: &ConfigView, observed: &Observed) -> Option<Duration> {
+    let announced = (observed.next_is_fresh && observed.entry.next.is_some()).then_some(ANNOUNCEMENT);
+    let unused = view.unused.filter(|_| !observed.is_long_unused).map(|since| UNUSED.saturating_sub(since.elapsed()));
+    announced.into_iter().chain(unused).min()
 }
 
 fn managed(fact: &ManagedFact) -> Managed {

@@ -6,6 +6,8 @@ mod release;
 mod retention;
 mod status;
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
@@ -23,7 +25,9 @@ use crate::tables::Tables;
 pub use release::ReleaseOutcome;
 
 /// How long the write of a config may take after its version was announced in the table.
-pub const ANNOUNCEMENT: std::time::Duration = std::time::Duration::from_secs(2);
+const ANNOUNCEMENT: Duration = Duration::from_secs(2);
+/// How long a config that has neither a source nor consumers keeps its history: who is recreated is gone for a moment, too.
+const UNUSED: Duration = Duration::from_secs(30);
 
 /// Everything that performing needs.
 pub struct Executor {
@@ -75,8 +79,8 @@ pub struct ConfigOutcome {
     pub digest: Option<(ResourceVersion, lockstep_core::Digest)>,
     /// The version that it is to be moved to.
     pub release: Option<String>,
-    /// Whether a version was announced a moment ago whose config write we have not seen.
-    pub awaits_announced: bool,
+    /// When to look again, although nothing happens.
+    pub wake: Option<Duration>,
     pub created: Option<Version>,
 }
 

@@ -127,6 +127,8 @@ pub struct ConfigView {
     pub has_unpinned_templates: bool,
     /// When the table's `next` was first seen.
     pub announced: Option<Instant>,
+    /// When it was first found without source and consumers.
+    pub unused: Option<Instant>,
     /// The version that a release moves it to.
     pub moving_to: Option<String>,
     pub can_join: bool,
@@ -176,6 +178,8 @@ struct Namespace {
     table: Option<TableFact>,
     /// When an entry's `next` was first seen.
     announced: HashMap<ConfigRef, Instant>,
+    /// When a config of ours was first found without source and consumers.
+    unused: HashMap<ConfigRef, Instant>,
     managed: HashMap<ConfigRef, ManagedFact>,
     managed_names: HashMap<String, ConfigRef>,
     /// Where configs want to go.
@@ -260,8 +264,9 @@ impl Index {
         }
     }
 
-    pub fn config(&self, id: &ConfigId) -> Option<ConfigView> {
-        let namespace = self.namespaces.get(&id.namespace)?;
+    pub fn config(&mut self, id: &ConfigId) -> Option<ConfigView> {
+        let namespace = self.namespaces.get_mut(&id.namespace)?;
+        namespace.note_use(&id.config);
         namespace.is_ours(&id.config).then(|| namespace.view(id, &self.default_policy))
     }
 
@@ -490,6 +495,15 @@ impl Namespace {
         !source.is_ignored && (source.is_versioned || by_namespace() || by_workload())
     }
 
+    fn note_use(&mut self, config: &ConfigRef) {
+        let is_unused = self.is_ours(config) && !self.opted_in(config) && self.consumers(config).is_empty();
+        if is_unused {
+            self.unused.entry(config.clone()).or_insert_with(Instant::now);
+        } else {
+            self.unused.remove(config);
+        }
+    }
+
     fn users_of(&self, config: &ConfigRef) -> impl Iterator<Item = (&WorkloadKey, &WorkloadFact)> {
         let keys = self.users.get(config).into_iter().flatten();
         keys.filter_map(|key| Some((key, self.workloads.get(key)?)))
@@ -514,6 +528,7 @@ impl Namespace {
             managed,
             consumers: self.consumers(config),
             announced: self.announced.get(config).copied(),
+            unused: self.unused.get(config).copied(),
             has_unpinned_templates: self.users_of(config).any(|(_, fact)| fact.pins.get(config).is_none()),
             moving_to: self.moving_to(config),
             can_join: self.can_join(config, default),
