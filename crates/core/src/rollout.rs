@@ -5,13 +5,13 @@ use serde_json::Value;
 use crate::health::Rollout;
 
 /// Reads the status of a workload, by its kind. Kinds whose pods are not replaced by a change of the template are done at once.
-pub fn rollout(kind: &str, generation: i64, object: &Value) -> Rollout {
+pub fn rollout(kind: &str, name: &str, generation: i64, object: &Value) -> Rollout {
     let (spec, status) = (&object["spec"], &object["status"]);
     match kind {
         "Deployment" => deployment(generation, spec, status),
         "StatefulSet" => stateful_set(generation, spec, status),
         "DaemonSet" => daemon_set(generation, spec, status),
-        "Rollout" => argo_rollout(generation, object, spec, status),
+        "Rollout" => argo_rollout(name, generation, spec, status),
         _ => Rollout { is_observed: true, is_complete: true, ..Rollout::default() },
     }
 }
@@ -61,9 +61,8 @@ fn daemon_set(generation: i64, spec: &Value, status: &Value) -> Rollout {
 }
 
 /// An Argo Rollout has steps of its own, and people who promote or abort it.
-fn argo_rollout(generation: i64, object: &Value, spec: &Value, status: &Value) -> Rollout {
+fn argo_rollout(name: &str, generation: i64, spec: &Value, status: &Value) -> Rollout {
     let phase = status["phase"].as_str().unwrap_or_default();
-    let name = object["metadata"]["name"].as_str().unwrap_or("it");
     let failure = if status["abort"] == true {
         Some("its Rollout was aborted".to_owned())
     } else {
@@ -107,36 +106,36 @@ mod tests {
             json!({"spec": {"replicas": 3}, "status": {"observedGeneration": 2, "replicas": all,
                 "updatedReplicas": updated, "readyReplicas": 3}})
         };
-        assert!(rollout("Deployment", 2, &object(3, 3)).is_complete);
-        assert!(!rollout("Deployment", 2, &object(3, 4)).is_complete, "an old pod is still there");
-        assert!(!rollout("Deployment", 3, &object(3, 3)).is_observed);
+        assert!(rollout("Deployment", "web", 2, &object(3, 3)).is_complete);
+        assert!(!rollout("Deployment", "web", 2, &object(3, 4)).is_complete, "an old pod is still there");
+        assert!(!rollout("Deployment", "web", 3, &object(3, 3)).is_observed);
     }
 
     #[test]
     fn a_deployment_that_gave_up_says_so() {
         let conditions = json!([{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]);
-        let found = rollout("Deployment", 1, &json!({"spec": {}, "status": {"conditions": conditions}}));
+        let found = rollout("Deployment", "web", 1, &json!({"spec": {}, "status": {"conditions": conditions}}));
         assert!(found.failure.is_some());
     }
 
     #[test]
     fn a_rollout_waits_for_people_and_hears_their_abort() {
         let object = |phase: &str, abort: bool| json!({"spec": {}, "status": {"observedGeneration": "7", "phase": phase, "abort": abort}});
-        assert!(rollout("Rollout", 7, &object("Healthy", false)).is_complete);
-        assert!(rollout("Rollout", 7, &object("Paused", false)).waits_for.is_some());
-        assert!(rollout("Rollout", 7, &object("Progressing", true)).failure.unwrap().contains("aborted"));
-        assert!(!rollout("Rollout", 8, &object("Healthy", false)).is_observed);
+        assert!(rollout("Rollout", "web", 7, &object("Healthy", false)).is_complete);
+        assert!(rollout("Rollout", "web", 7, &object("Paused", false)).waits_for.unwrap().ends_with("promote web`"));
+        assert!(rollout("Rollout", "web", 7, &object("Progressing", true)).failure.unwrap().contains("aborted"));
+        assert!(!rollout("Rollout", "web", 8, &object("Healthy", false)).is_observed);
     }
 
     #[test]
     fn a_partition_of_its_user_is_no_reason_to_wait() {
         let object = json!({"spec": {"replicas": 3, "updateStrategy": {"rollingUpdate": {"partition": 2}}},
             "status": {"observedGeneration": 1, "updatedReplicas": 1, "readyReplicas": 3}});
-        assert!(rollout("StatefulSet", 1, &object).is_complete);
+        assert!(rollout("StatefulSet", "web", 1, &object).is_complete);
     }
 
     #[test]
     fn what_does_not_roll_is_done() {
-        assert!(rollout("CronJob", 5, &json!({})).is_complete);
+        assert!(rollout("CronJob", "web", 5, &json!({})).is_complete);
     }
 }

@@ -24,7 +24,7 @@ pub struct Key {
 }
 
 /// A resource version, in the order of the API server's writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct ResourceVersion(pub u64);
 
 /// A ConfigMap or Secret, without its content.
@@ -120,7 +120,7 @@ impl VersionFact {
 
 /// Something that has a pod template.
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, each with its own name")]
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct WorkloadFact {
     pub resource_version: ResourceVersion,
     pub owner: OwnerReference,
@@ -145,8 +145,18 @@ pub struct WorkloadFact {
     pub template: String,
     /// What it uses of each config.
     pub used: BTreeMap<ConfigRef, Used>,
+    pub generation: i64,
     pub rollout: Rollout,
     pub gate: GateFact,
+    pub stands_in_for: Option<StandIn>,
+}
+
+/// A Rollout that makes the pods of a Deployment's template in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StandIn {
+    pub consumer: ConsumerId,
+    /// The generation of the other one that it has seen.
+    pub observed: i64,
 }
 
 /// Whether a workload can be stopped after its first new pods, and is.
@@ -158,9 +168,9 @@ pub struct GateFact {
 }
 
 impl WorkloadFact {
-    /// None if the object has no template: a Rollout that takes a Deployment's.
+    /// None if the object makes no pods.
     pub fn read(kind: &WorkloadKind, object: &DynamicObject) -> Option<Self> {
-        let template = kind.template_of(&object.data)?;
+        let Some(template) = kind.template_of(&object.data) else { return Self::read_stand_in(kind, object) };
         let Uses { configs, pins, slipped, names_versions } = uses(template, kind.carrier);
         let made_by = controller(&object.metadata);
         let is_made = made_by.is_some();
@@ -181,11 +191,29 @@ impl WorkloadFact {
             wave: annotation(&object.metadata, names::WAVE).and_then(|wave| wave.parse().ok()).unwrap_or(0),
             template: if is_consumer { template::digest(template) } else { String::new() },
             used: if is_consumer { used_keys(&template["spec"]) } else { BTreeMap::new() },
-            rollout: rollout(&kind.resource.kind, object.metadata.generation.unwrap_or(0), &object.data),
+            generation: object.metadata.generation.unwrap_or(0),
+            rollout: progress(kind, object),
             gate: GateFact {
                 can_close: gate::can_close(&kind.resource.kind, &object.data["spec"]),
                 saved: annotation(&object.metadata, names::GATE).map(str::to_owned),
             },
+            stands_in_for: None,
+        })
+    }
+
+    fn read_stand_in(kind: &WorkloadKind, object: &DynamicObject) -> Option<Self> {
+        let reference = &object.data["spec"]["workloadRef"];
+        let text = |field: &str| reference[field].as_str().map(str::to_owned);
+        let observed = object.data["status"]["workloadObservedGeneration"].as_str();
+        Some(Self {
+            resource_version: resource_version(&object.metadata),
+            owner: owner_reference(kind, &object.metadata),
+            rollout: progress(kind, object),
+            stands_in_for: Some(StandIn {
+                consumer: ConsumerId { kind: text("kind")?, name: text("name")? },
+                observed: observed.and_then(|text| text.parse().ok()).unwrap_or(0),
+            }),
+            ..Self::default()
         })
     }
 
@@ -197,6 +225,11 @@ impl WorkloadFact {
     pub fn needs(&self, config: &ConfigRef) -> Option<&Pin> {
         self.pins.get(config).or_else(|| self.slipped.get(config))
     }
+}
+
+fn progress(kind: &WorkloadKind, object: &DynamicObject) -> Rollout {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    rollout(&kind.resource.kind, name, object.metadata.generation.unwrap_or(0), &object.data)
 }
 
 fn owner_reference(kind: &WorkloadKind, meta: &ObjectMeta) -> OwnerReference {

@@ -82,11 +82,18 @@ pub fn everything(client: &Client, scopes: &[Scope], kinds: &[WorkloadKind]) -> 
     select_all(streams)
 }
 
-/// The pods of one namespace.
+/// The pods of one namespace, in one request where the API server can begin a watch with all that there is.
 pub fn pods(client: &Client, namespace: &str) -> BoxStream<'static, WatchEvent> {
     let source = Scoped { client: client.clone(), scope: Some(namespace.to_owned()) };
     let read = |pod: Pod| PodFact::read(&pod).map(|fact| Fact::Pod(Box::new(fact)));
-    source.stream(source.api::<Pod>(), Watched::Pod, read)
+    let in_one = source.stream_with(source.api(), Config::default().streaming_lists(), Watched::Pod, read);
+    let listed_first = source.stream(source.api(), Watched::Pod, read);
+    let mut is_listed = false;
+    let works = move |event: &WatchEvent| {
+        is_listed |= matches!(event.what, What::Listed);
+        std::future::ready(is_listed || !matches!(event.what, What::Failed(_)))
+    };
+    in_one.take_while(works).chain(listed_first).boxed()
 }
 
 struct Scoped {

@@ -47,7 +47,7 @@ async fn abort_and_undo_bring_the_old_config_back() {
 
         change_to(&stage, "green").await?;
         expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
-        expect_release(&stage, "1", "Progressing", "kubectl argo rollouts promote").await?;
+        expect_release(&stage, "1", "Progressing", "kubectl argo rollouts promote web").await?;
         stage.kubectl(&["argo", "rollouts", "abort", "web"]).await?;
         expect_release(&stage, "1", "RolledBack", "aborted").await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
@@ -76,8 +76,10 @@ async fn a_rollout_of_a_deployments_template_runs_its_pins() {
         expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
         recreate_all_pods(&stage).await?;
         expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
+        expect_release(&stage, "1", "Progressing", "kubectl argo rollouts promote web").await?;
         promote(&stage).await?;
         expect_colors(&stage, &["green", "green", "green"], "Healthy").await?;
+        expect_release(&stage, "1", "Succeeded", "").await?;
 
         let template = stage.kubectl(&["get", "rollout", "web", "-o", "jsonpath={.spec.template}"]).await?;
         ensure!(template.is_empty(), "the Rollout got a template of its own: {template}");

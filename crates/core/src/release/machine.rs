@@ -22,6 +22,7 @@ pub fn step(observed: &Observed<'_>, now: Timestamp) -> Step {
         actions: Vec::new(),
         wake: None,
         is_unsettled: false,
+        awaited: None,
     };
     match observed.release.progress.phase {
         phase if phase.has_ended() => machine.finish(),
@@ -41,6 +42,8 @@ struct Machine<'a> {
     wake: Option<Timestamp>,
     /// Whether a consumer that was ready is not so at the moment.
     is_unsettled: bool,
+    /// What a consumer waits for, in a sentence.
+    awaited: Option<String>,
 }
 
 /// Why a release cannot go on.
@@ -91,12 +94,25 @@ impl<'a> Machine<'a> {
             self.wait_for(&block);
         } else if self.takes_nothing_back() {
             self.enter(Phase::Superseded, "the change was taken back before it started");
+        } else if let Some(reason) = self.is_too_large() {
+            self.actions.push(Action::Hold { reason: reason.clone() });
+            self.enter(Phase::Rejected, reason);
         } else if self.observed.can_judge {
             self.start();
+            return self.go_on();
         } else {
             self.enter(Phase::Pending, "the pods of its consumers are being read");
         }
         self.finish()
+    }
+
+    fn is_too_large(&self) -> Option<String> {
+        let consumers = self.observed.members.iter().filter(|member| !member.concerned.is_empty()).count();
+        (consumers > MAX_CONSUMERS).then(|| {
+            format!(
+                "it would move {consumers} workloads, and {MAX_CONSUMERS} are the most of which one release can keep a record: divide the config"
+            )
+        })
     }
 
     fn takes_nothing_back(&self) -> bool {
@@ -123,7 +139,7 @@ impl<'a> Machine<'a> {
         self.progress.stage = Stage::FirstBatch;
         self.take_in_members();
         self.progress.wave = self.progress.consumers.iter().map(|record| record.wave).min().unwrap_or(0);
-        self.enter(Phase::Progressing, "the first consumers are pinned");
+        self.enter(Phase::Progressing, String::new());
     }
 
     // --- records ---
@@ -316,7 +332,7 @@ impl<'a> Machine<'a> {
             Verdict::Failed(why) => why.clone(),
             Verdict::Waiting(what) => {
                 record.state = State::Rolling;
-                self.progress.reason = format!("{} waits for {what}", record.consumer);
+                self.awaited.get_or_insert_with(|| format!("{} waits for {what}", record.consumer));
                 return None;
             }
             // What is lost during the bake is the bake's to judge.
@@ -384,11 +400,8 @@ impl<'a> Machine<'a> {
     }
 
     fn describe(&self, open: &[&Record]) -> String {
-        let waits = |text: &str| text.contains(" waits for ");
-        if waits(&self.progress.reason)
-            && open.iter().any(|record| self.progress.reason.starts_with(&record.consumer.to_string()))
-        {
-            return self.progress.reason.clone();
+        if let Some(awaited) = &self.awaited {
+            return awaited.clone();
         }
         let total = self.progress.consumers.len();
         let done = total - self.progress.consumers.iter().filter(|record| is_open(record)).count();
@@ -535,6 +548,8 @@ impl<'a> Machine<'a> {
 
 const SUCCEEDED: &str = "every consumer runs it and is well";
 const PAUSED: &str = "paused by a person; failures still put the old version back";
+/// A record has some 300 bytes, up to 600 with long names, and the API server stores 1.5 MiB at most.
+const MAX_CONSUMERS: usize = 2500;
 /// How soon to look again at what has no event of its own.
 const RECHECK: Duration = Duration::from_secs(5);
 

@@ -56,7 +56,9 @@ impl Executor {
         };
         let old = managed.object.status.clone().unwrap_or_default();
         let status = self.status(view, &managed, &old, &report, outcome);
-        if status == old {
+        // While a release is under way it counts the consumers itself.
+        let is_counted = view.moving_to.is_some() && status == with_consumers_of(&status, &old);
+        if is_counted || status == old {
             return Ok(());
         }
         let is_news = |refusal: &&String| old.conditions.first().is_none_or(|old| old.message != **refusal);
@@ -169,6 +171,11 @@ impl Executor {
         let published = self.events.publish(&event, &about).await;
         published.doing(|| format!("write an Event about {} in {}", id.config, id.namespace))
     }
+}
+
+fn with_consumers_of(status: &VersionedConfigStatus, old: &VersionedConfigStatus) -> VersionedConfigStatus {
+    let (consumers, consumer_count) = (status.consumers.clone(), status.consumer_count);
+    VersionedConfigStatus { consumers, consumer_count, ..old.clone() }
 }
 
 /// The source's resource version, if it has the current version's content: then it need not be read after a restart.

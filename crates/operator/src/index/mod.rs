@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use jiff::Timestamp;
 use lockstep_core::policy::Policy;
+use lockstep_core::release::ConsumerId;
 use lockstep_core::retention::Holding;
 use lockstep_core::validation::Validation;
 use lockstep_core::{ConfigKind, ConfigRef, Digest, Entry, Pin, Pins, template};
@@ -174,6 +175,8 @@ struct Namespace {
     workloads: HashMap<WorkloadKey, WorkloadFact>,
     /// Which workload has a uid.
     uids: HashMap<String, WorkloadKey>,
+    /// Who makes the pods of a workload in its place.
+    stand_ins: HashMap<ConsumerId, WorkloadKey>,
     users: HashMap<ConfigRef, BTreeSet<WorkloadKey>>,
     table: Option<TableFact>,
     /// When an entry's `next` was first seen.
@@ -407,6 +410,14 @@ impl Namespace {
         if let Some(fact) = &fact {
             self.uids.insert(fact.owner.uid.clone(), key.clone());
         }
+        let stands_in = fact.as_ref().and_then(|fact| fact.stands_in_for.clone());
+        let stood_in = self.workloads.get(&key).and_then(|old| old.stands_in_for.clone());
+        if let Some(old) = &stood_in {
+            self.stand_ins.remove(&old.consumer);
+        }
+        if let Some(new) = &stands_in {
+            self.stand_ins.insert(new.consumer.clone(), key.clone());
+        }
         let old = match fact {
             Some(fact) => self.workloads.insert(key.clone(), fact),
             None => self.workloads.remove(&key),
@@ -423,7 +434,10 @@ impl Namespace {
         }
         concerned.retain(|config| self.is_ours(config));
         let retention = if is_holder { concerned.clone() } else { BTreeSet::new() };
-        let releases = self.releases_of(concerned.iter());
+        let releases = match stands_in.or(stood_in) {
+            Some(_) => self.open_releases(),
+            None => self.releases_of(concerned.iter()),
+        };
         Todo { configs: concerned, consumers: has_slipped.then_some(key).into_iter().collect(), releases, retention }
     }
 

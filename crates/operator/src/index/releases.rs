@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use jiff::Timestamp;
-use lockstep_core::health::PodHealth;
+use lockstep_core::health::{PodHealth, Rollout};
 use lockstep_core::keys::is_concerned;
 use lockstep_core::policy::Policy;
 use lockstep_core::release::{Block, ConsumerId, Member, Move, Phase, Record, Release, State, is_new_pod};
@@ -170,7 +170,7 @@ impl Namespace {
         Todo { releases: self.releases_of(configs.iter().copied()), ..Todo::default() }
     }
 
-    fn open_releases(&self) -> BTreeSet<String> {
+    pub(super) fn open_releases(&self) -> BTreeSet<String> {
         self.releases.iter().filter(|(_, fact)| !fact.has_ended()).map(|(name, _)| name.clone()).collect()
     }
 
@@ -365,6 +365,7 @@ impl Namespace {
         let workloads = self.workloads_of(&fact.core);
         let pods = self.pods_by_consumer();
         let member = |(key, workload): (&WorkloadKey, &WorkloadFact)| {
+            let key = self.stand_ins.get(&workload.id()).unwrap_or(key);
             self.member(&fact.core, workload, pods.get(key).map_or(&[][..], Vec::as_slice), &policy, now)
         };
         let members: Vec<Member> = workloads.iter().map(|(key, fact)| member((key, fact))).collect();
@@ -487,6 +488,8 @@ impl Namespace {
             .iter()
             .map(|pod| PodHealth { is_new: is_new_pod(&pod.pins, &fact.pins, references.iter()), ..pod.health.clone() })
             .collect();
+        let stand_in = self.stand_ins.get(&fact.id()).and_then(|key| self.workloads.get(key));
+        let can_gate = fact.gate.can_close && stand_in.is_none();
         Member {
             consumer: fact.id(),
             wave: fact.wave,
@@ -494,8 +497,8 @@ impl Namespace {
             template: fact.template.clone(),
             references,
             concerned,
-            rollout: fact.rollout.clone(),
-            can_gate: fact.gate.can_close && (fact.owner.kind != "DaemonSet" || all_older(&pods, policy, now)),
+            rollout: stand_in.map_or_else(|| fact.rollout.clone(), |other| rollout_by(other, fact)),
+            can_gate: can_gate && (fact.owner.kind != "DaemonSet" || all_older(&pods, policy, now)),
             is_gated: fact.gate.saved.is_some(),
             pods,
         }
@@ -535,6 +538,12 @@ impl Namespace {
             _ => Some(key),
         }
     }
+}
+
+/// How far the other one is with the template of this one.
+fn rollout_by(stand_in: &WorkloadFact, fact: &WorkloadFact) -> Rollout {
+    let has_seen = stand_in.stands_in_for.as_ref().is_some_and(|other| other.observed >= fact.generation);
+    Rollout { is_observed: stand_in.rollout.is_observed && has_seen, ..stand_in.rollout.clone() }
 }
 
 /// A DaemonSet replaces pods at once that are younger than its gate holds: better none than that.

@@ -1,10 +1,11 @@
 //! What a change costs, measured on a real cluster: requests, time, memory. Reports, and judges nothing.
 //!
-//! `cargo xtask bench` runs it with Lockstep installed. `bench pairs` and `bench consumers` run one part alone.
+//! `cargo xtask bench` runs it with Lockstep installed. `bench pairs`, `bench consumers` and `bench rollback` run one part alone.
 
 #![expect(clippy::print_stdout, reason = "what was measured is what this program prints")]
 
 mod audit;
+mod rollback;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +19,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
-use lockstep_api::ReleasePolicy;
+use lockstep_api::{ReleasePolicy, ReleasePolicySpec};
 use lockstep_testing::impatient;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -32,8 +33,6 @@ const CONSUMERS: usize = 1000;
 const PARALLEL: usize = 32;
 /// How often the operator and the bare client take turns: the machine has other things to do, too.
 const ROUNDS: u32 = 3;
-/// The chart's `settleMilliseconds`.
-const SETTLE_SECONDS: f64 = 1.0;
 /// The operator is quiet when it has not asked for anything for so long: longer than it waits to write owners.
 const QUIET: Duration = Duration::from_secs(8);
 const LIMIT: Duration = Duration::from_secs(600);
@@ -51,10 +50,12 @@ async fn main() -> Result<()> {
         None => {
             bench.one_of_many().await?;
             bench.many_of_one().await?;
+            bench.rollback().await?;
         }
         Some("pairs") => bench.one_of_many().await?,
         Some("consumers") => bench.many_of_one().await?,
-        Some(other) => bail!("there is no part `{other}`: run `bench`, `bench pairs` or `bench consumers`"),
+        Some("rollback") => bench.rollback().await?,
+        Some(other) => bail!("there is no part `{other}`: run `bench`, or one of `pairs`, `consumers`, `rollback`"),
     }
     bench.memory()
 }
@@ -135,9 +136,8 @@ impl Bench {
         println!("  {} requests of the operator", middle.requests.len());
         print_requests(&middle.requests);
         println!(
-            "  ratio {:.2}; without the settle window {:.2}; first to last patch {:.2} (the middle of {ROUNDS} rounds)",
+            "  ratio from the change to the last patch {:.2}, from the first patch to the last {:.2} (the middle of {ROUNDS} rounds; no settle window)",
             middle.latency / middle.bare,
-            (middle.latency - SETTLE_SECONDS) / middle.bare,
             middle.pinning / middle.bare,
         );
         self.remove(&namespace).await
@@ -202,7 +202,8 @@ impl Bench {
         let created = api.create(&PostParams::default(), &object).await?;
         let namespace = created.metadata.name.context("the namespace has no name")?;
         // Nothing is to wait but for what is measured.
-        let policy = ReleasePolicy::new("default", impatient());
+        let policy = ReleasePolicySpec { settle_milliseconds: Some(0), ..impatient() };
+        let policy = ReleasePolicy::new("default", policy);
         Api::namespaced(self.client.clone(), &namespace).create(&PostParams::default(), &policy).await?;
         Ok(namespace)
     }
