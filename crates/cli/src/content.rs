@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use lockstep_api::{VersionSummary, VersionedConfig};
 use lockstep_core::digest::{Content as Digestible, key_digests};
 use lockstep_core::keys::KeyDigests;
+use lockstep_core::validation::Data;
 use lockstep_core::{ConfigKind, ConfigRef, DigestKey};
 use serde_json::Value;
 
@@ -63,6 +64,11 @@ impl Content {
     /// The value of a key, if it is text.
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
         std::str::from_utf8(self.values.get(key)?).ok().filter(|_| !self.binary.contains(key))
+    }
+
+    /// For the rules of a policy.
+    pub(crate) fn data(&self) -> Data<'_> {
+        Data(self.values.iter().map(|(key, value)| (key.as_str(), value.as_slice())).collect())
     }
 
     /// Digests to compare two contents by, key by key; they never leave this process.

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use lockstep_api::{PinTableSpec, ReleasePolicy, VersionedConfig};
 use lockstep_core::keys::{KeyDigests, Used, is_concerned};
 use lockstep_core::policy::{BatchSize, Policy};
+use lockstep_core::validation::{Validation, validate};
 use lockstep_core::{ConfigKind, ConfigRef, Pin, names};
 use serde::Serialize;
 
@@ -69,8 +70,10 @@ async fn look(cluster: &Cluster, config: ConfigRef, new: Option<Content>, policy
             }
         }
     }
+    let validation = found.as_ref().and_then(|found| found.spec.validation.as_ref());
     let facts = Facts {
         config: &config,
+        validation: validation.map(Validation::from).unwrap_or_default(),
         object: object.as_ref(),
         table: &table,
         workloads: &workloads,
@@ -122,6 +125,7 @@ struct Facts<'a> {
     table: &'a PinTableSpec,
     workloads: &'a [Workload],
     policy: Policy,
+    validation: Validation,
     /// None where nobody wrote one.
     policy_name: Option<String>,
     /// By the names of version objects.
@@ -238,8 +242,18 @@ impl Facts<'_> {
                 held.version
             ));
         }
-        let current = status.and_then(|status| status.current.as_ref()).filter(|current| is_new(&current.object));
-        current.map(|current| format!("this is {}, which is current", current.version))
+        let current = status.and_then(|status| status.current.as_ref());
+        if let Some(current) = current.filter(|current| is_new(&current.object)) {
+            return Some(format!("this is {}, which is current", current.version));
+        }
+        self.invalid().map(|why| format!("it would be rejected: {why}"))
+    }
+
+    /// What is wrong with the new content by the rules of the policy.
+    fn invalid(&self) -> Option<String> {
+        let current = self.object?.status.as_ref()?.current.as_ref()?;
+        let old = self.contents.get(&current.object).map(Content::data);
+        validate(&self.validation, &self.new?.data(), old.as_ref()).err().map(|invalid| invalid.to_string())
     }
 
     fn runs(&self, workload: &Workload) -> Option<String> {
@@ -368,6 +382,7 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use lockstep_core::Pins;
+    use lockstep_core::validation::Rule;
 
     use super::*;
     use crate::content::config_map;
@@ -412,6 +427,10 @@ mod tests {
             workloads: &workloads,
             policy: Policy { canary: Some(BatchSize::Percent(20)), ..Policy::default() },
             policy_name: Some("careful".into()),
+            validation: Validation {
+                rules: vec![Rule { expression: "data.LEVEL != 'trace'".into(), message: Some("no trace".into()) }],
+                ..Validation::default()
+            },
             contents: &contents.into(),
             new,
         };
@@ -439,5 +458,7 @@ mod tests {
         assert!(nothing(Some(&object), &current).contains("1.1.0, which is current"));
         assert!(nothing(Some(&object), &config_map(&[("COLOR", "red")])).contains("lockstep retry app"));
         assert!(nothing(None, &current).contains("lockstep adopt app"));
+        let invalid = config_map(&[("COLOR", "blue"), ("LEVEL", "trace")]);
+        assert!(nothing(Some(&object), &invalid).contains("is not met: no trace"));
     }
 }

@@ -79,6 +79,28 @@ async fn a_config_whose_name_leaves_no_room_for_its_versions_cannot_opt_in() {
 }
 
 #[tokio::test]
+async fn an_annotation_that_should_be_a_number_is_one() {
+    scenario("numbers", |stage| async move {
+        for (mut object, annotation, good, bad) in [
+            (replica_set("user"), names::WAVE, "-1", "first"),
+            (opted_in("ConfigMap", 10), names::RETAIN, "3", "-3"),
+            (opted_in("Secret", 10), names::RETAIN, "3", "all"),
+        ] {
+            object["metadata"]["annotations"] = json!({annotation: bad});
+            let reason = refusal(bad, create(&stage, &object).await)?;
+            ensure!(
+                reason.contains(annotation) && reason.contains(&format!("is \"{bad}\", and should be")),
+                "{reason}"
+            );
+            object["metadata"]["annotations"] = json!({annotation: good});
+            create(&stage, &object).await?;
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_config_that_others_opted_in_is_told_by_an_event_that_its_name_is_too_long() {
     scenario("long-names-told", |stage| async move {
         let name = "a".repeat(MAX_NAME_LENGTH);
