@@ -246,6 +246,37 @@ async fn a_deleted_source_takes_nothing_along_that_is_in_use() {
     .await;
 }
 
+/// No ReplicaSet and no Job holds it in its place.
+#[tokio::test]
+async fn a_pod_of_its_own_holds_its_version() {
+    scenario("bare-pod", |stage| async move {
+        let change = async |color: &str, version: &str| -> Result<()> {
+            let data = format!("  annotations: {{lockstep.dev/retain: \"0\"}}\ndata: {{COLOR: {color}}}");
+            stage.apply(&versioned("web-env", &data)).await?;
+            stage.released("configmap/web-env", version).await
+        };
+        let left = async |expected: &[&str]| {
+            eventually(&format!("versions {expected:?}"), SHORT, async || {
+                let mut names: Vec<String> = stage.versions("configmap/web-env").await?.into_values().collect();
+                names.sort();
+                ensure!(names == expected, "there are {names:?}");
+                Ok(())
+            })
+            .await
+        };
+        change("blue", "1.0.0").await?;
+        let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {app: web}}\nspec:\n";
+        stage.apply(&format!("{pod}{}", indent(&web_pod_spec(), 2))).await?;
+        expect_env(&stage, "blue").await?;
+        change("green", "r2").await?;
+        change("red", "r3").await?;
+        left(&["1.0.0", "r3"]).await?;
+        stage.kubectl(&["delete", "pod", "web"]).await?;
+        left(&["r3"]).await
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn empty_binary_large_and_long_named_configs_work() {
     scenario("odd-configs", |stage| async move {

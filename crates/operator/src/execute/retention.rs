@@ -1,10 +1,14 @@
 //! Who holds a config's versions, and which can go.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{DeleteParams, Patch, Preconditions};
-use kube::{Api, Client, Resource};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, Preconditions};
+use kube::{Api, Client, Resource, ResourceExt};
 use lockstep_api::Release;
 use lockstep_core::ConfigKind;
+use lockstep_core::references::references;
 use lockstep_core::retention::{Change, DEFAULT_RETAIN, retain};
 use serde_json::json;
 
@@ -12,18 +16,25 @@ use super::{Doing, ExecuteError, Executor, Written, our_reference, patch_params}
 use crate::facts::{ConfigFact, Key, ManagedFact, VersionFact};
 use crate::index::{ConfigId, Fact, RetentionView, Watched};
 
+/// How many pods are read at a time.
+const PODS_PER_PAGE: u32 = 500;
+
 impl Executor {
     /// Brings the owners of a config's versions up to date and lets go of what nobody needs.
     pub async fn retention(&self, id: &ConfigId, view: RetentionView) -> Result<Vec<Written>, ExecuteError> {
         let Some(managed) = &view.managed else { return Ok(Vec::new()) };
         let count = view.retain.unwrap_or(DEFAULT_RETAIN);
+        let changes = retain(&view.holdings, &view.protected, count, managed.uid());
+        let lets_go = |change: &Change| !matches!(change, Change::SetOwners { keep_ours: true, .. });
+        let pods = if changes.iter().any(lets_go) { self.pods_by_version(id).await? } else { BTreeMap::new() };
         let mut written = Vec::new();
-        for change in retain(&view.holdings, &view.protected, count, managed.uid()) {
+        for change in changes {
             let (Change::SetOwners { object, .. } | Change::Delete { object }) = &change;
             let Some(version) = view.versions.iter().find(|version| version.version.object == *object) else {
                 continue;
             };
-            written.extend(self.change_version(id, managed, &view, version, &change).await?);
+            let pods = pods.get(object).map_or(&[][..], Vec::as_slice);
+            written.extend(self.change_version(id, managed, &view, version, pods, &change).await?);
         }
         for release in &view.old_releases {
             written.push(self.forget_release(id, &release.core.name).await?);
@@ -47,19 +58,26 @@ impl Executor {
         managed: &ManagedFact,
         view: &RetentionView,
         version: &VersionFact,
+        pods: &[PodHolder],
         change: &Change,
     ) -> Result<Option<Written>, ExecuteError> {
         let object = &version.version.object;
         let key = Key { namespace: id.namespace.clone(), name: object.clone() };
         let watched = Watched::Config(id.config.kind);
         let api = VersionApi { client: &self.client, namespace: &id.namespace, kind: id.config.kind };
+        let is_held = |uid: &String| {
+            version.owners.iter().any(|owner| owner.uid == *uid) || view.users.iter().any(|user| user.owner.uid == *uid)
+        };
+        let strays = pods.iter().filter(|pod| !pod.made_by.as_ref().is_some_and(is_held) && !is_held(&pod.owner.uid));
+        let strays: Vec<OwnerReference> = strays.map(|pod| pod.owner.clone()).collect();
         match change {
-            Change::Delete { .. } => {
+            Change::Delete { .. } if strays.is_empty() => {
                 api.delete(version)
                     .await
                     .doing(|| format!("delete the unused version {object} in {}", id.namespace))?;
                 Ok(Some(Written { watched, key, fact: None }))
             }
+            Change::Delete { .. } => self.set_owners(&api, version, &strays, key).await,
             Change::SetOwners { add, keep_ours, .. } => {
                 let mut owners: Vec<OwnerReference> =
                     version.owners.iter().filter(|owner| owner.uid != managed.uid()).cloned().collect();
@@ -67,10 +85,67 @@ impl Executor {
                 owners.extend(
                     view.users.iter().filter(|user| add.contains(&user.owner.uid)).map(|user| user.owner.clone()),
                 );
-                let fact = api.set_owners(version, &owners).await;
-                let fact = fact.doing(|| format!("set the owners of version {object} in {}", id.namespace))?;
-                Ok(fact.map(|fact| Written { watched, key, fact: Some(Fact::Config(fact)) }))
+                owners.extend(strays);
+                self.set_owners(&api, version, &owners, key).await
             }
+        }
+    }
+
+    async fn set_owners(
+        &self,
+        api: &VersionApi<'_>,
+        version: &VersionFact,
+        owners: &[OwnerReference],
+        key: Key,
+    ) -> Result<Option<Written>, ExecuteError> {
+        let object = &version.version.object;
+        let fact = api.set_owners(version, owners).await;
+        let fact = fact.doing(|| format!("set the owners of version {object} in {}", key.namespace))?;
+        Ok(fact.map(|fact| Written { watched: Watched::Config(api.kind), key, fact: Some(Fact::Config(fact)) }))
+    }
+
+    /// The pods that name each version. Those that no workload of ours made hold it themselves: nobody else does.
+    async fn pods_by_version(&self, id: &ConfigId) -> Result<BTreeMap<String, Vec<PodHolder>>, ExecuteError> {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &id.namespace, &ApiResource::erase::<Pod>(&()));
+        let mut found: BTreeMap<String, Vec<PodHolder>> = BTreeMap::new();
+        let mut page = ListParams::default().limit(PODS_PER_PAGE);
+        loop {
+            let pods = api.list(&page).await.doing(|| format!("look which pods use versions in {}", id.namespace))?;
+            for pod in &pods {
+                let named = references(&pod.data["spec"]).into_iter().map(|reference| reference.config);
+                for config in named.filter(|config| config.kind == id.config.kind).collect::<BTreeSet<_>>() {
+                    found.entry(config.name).or_default().push(PodHolder::read(pod));
+                }
+            }
+            match pods.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(found),
+            }
+        }
+    }
+}
+
+/// A pod as an owner.
+struct PodHolder {
+    owner: OwnerReference,
+    /// The uid of what made it.
+    made_by: Option<String>,
+}
+
+impl PodHolder {
+    fn read(pod: &DynamicObject) -> Self {
+        let makers = pod.metadata.owner_references.iter().flatten();
+        Self {
+            owner: OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Pod".to_owned(),
+                name: pod.name_any(),
+                uid: pod.uid().unwrap_or_default(),
+                controller: Some(false),
+                block_owner_deletion: Some(false),
+            },
+            made_by: makers.filter(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone()).next(),
         }
     }
 }
