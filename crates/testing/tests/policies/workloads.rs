@@ -191,7 +191,7 @@ async fn write_all(
     Ok(())
 }
 
-/// The workload before and after a write. Its controller may write at the same time: then again.
+/// The workload before and after a write. Its controller may write in between (Argo Rollouts tidies up what it is given): then again.
 async fn perform(
     stage: &Scenario,
     kind: Kind,
@@ -211,9 +211,13 @@ async fn perform(
                     PinsChange::Set(pins) => json!({"metadata": {"annotations": {names::PINS: pins}}}),
                 };
                 let patch = kind.within_template(merged(pins, json!({"spec": kind.pod_spec(manifest)})));
+                let patch =
+                    merged(patch, json!({"metadata": {"resourceVersion": before["metadata"]["resourceVersion"]}}));
                 api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?
             }
             How::ServerSideApply => {
+                let mut workload = workload.clone();
+                workload["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
                 api.patch(name, &PatchParams::apply("user").force(), &Patch::Apply(&workload)).await?
             }
             How::Replace | How::ReplaceWhatWasRead => {
