@@ -361,6 +361,33 @@ async fn helm_test_says_whether_the_installation_is_well() {
 }
 
 #[tokio::test]
+async fn what_people_may_do_with_releases_follows_from_what_they_may_do_with_workloads() {
+    changing_the_installation("people", |stage| async move {
+        for (user, role) in [("viewer", "view"), ("editor", "edit")] {
+            let (role, subject) = (format!("--clusterrole={role}"), format!("--user={user}"));
+            stage.kubectl(&["create", "rolebinding", user, &role, &subject]).await?;
+        }
+        let expected = [
+            ("viewer", "list", "releases.lockstep.dev", true),
+            ("viewer", "patch", "releases.lockstep.dev", false),
+            ("editor", "patch", "releases.lockstep.dev", true),
+            ("editor", "create", "releasepolicies.lockstep.dev", true),
+            ("editor", "patch", "pintables.lockstep.dev", false),
+        ];
+        // Kubernetes gathers the rights of its roles a moment after ours are there.
+        eventually("the rights of people", SHORT, async || {
+            for (user, verb, resource, wanted) in expected {
+                let may = may(&stage, user, verb, resource).await?;
+                ensure!(may == wanted, "whether {user} may {verb} {resource}: {may}");
+            }
+            Ok(())
+        })
+        .await
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn it_runs_where_pod_security_is_restricted() {
     changing_the_installation("restricted", |stage| async move {
         let own = stage.elsewhere(OWN_NAMESPACE);
@@ -592,7 +619,11 @@ async fn digest_key(stage: &Scenario) -> Result<String> {
 }
 
 async fn operator_may(stage: &Scenario, verb: &str, resource: &str) -> Result<bool> {
-    match stage.kubectl(&["auth", "can-i", verb, resource, "--as", OPERATOR]).await {
+    may(stage, OPERATOR, verb, resource).await
+}
+
+async fn may(stage: &Scenario, user: &str, verb: &str, resource: &str) -> Result<bool> {
+    match stage.kubectl(&["auth", "can-i", verb, resource, "--as", user]).await {
         Ok(answer) => Ok(answer.trim() == "yes"),
         // No is a failure to kubectl.
         Err(error) if error.to_string().trim_end().ends_with("no") => Ok(false),
