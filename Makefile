@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 XTASK := cargo run --quiet --locked --package xtask --
 
-.PHONY: help demo test test-unit cluster cluster-down deploy bench lint
+.PHONY: help demo test test-unit cluster cluster-down deploy manifests bench lint
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/; s/[$$][$$]/$$/' | expand -t 22
@@ -25,6 +25,9 @@ cluster-down: ## Stop it and remove all that it left
 
 deploy: ## Install Lockstep into the cluster, which is started if need be
 	@$(XTASK) deploy
+
+manifests: ## Make the plain manifests in deploy/ from the chart
+	@$(XTASK) manifests
 
 bench: ## Measure
 	@$(XTASK) bench

@@ -50,9 +50,31 @@ system:serviceaccount:{{ .Release.Namespace }}:lockstep
 {{- end }}
 {{- end }}
 
-{{- /* How many operators there are: where pods wait for them, one is not enough. Zero is a choice, too. */}}
-{{- define "lockstep.replicas" -}}
-{{- if kindIs "invalid" .Values.replicas }}{{ ternary 2 1 (eq (include "lockstep.admissionMode" .) "webhook") }}
-{{- else }}{{ .Values.replicas | int }}
+{{- define "lockstep.image" -}}
+{{- with .Values.image.digest }}{{ $.Values.image.repository }}@{{ . }}{{ else }}{{ .Values.image.repository }}:{{ .Values.image.tag }}{{ end }}
 {{- end }}
+
+{{- /* Where our pods may run, and with whose credentials their image is pulled. */}}
+{{- define "lockstep.placement" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end }}
+
+{{- /* What the Pod Security Standard `restricted` asks for, and a root file system that nobody writes to. */}}
+{{- define "lockstep.podSecurity" -}}
+runAsNonRoot: true
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "lockstep.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
 {{- end }}

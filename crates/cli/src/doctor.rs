@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use clap::Args;
 use http::Request;
 use http::header::DATE;
 use jiff::Timestamp;
@@ -32,6 +33,14 @@ const KINDS: [&str; 4] = ["VersionedConfig", "Release", "ReleasePolicy", "PinTab
 const PINNING_POLICIES: [&str; 4] = ["lockstep-cronjobs", "lockstep-pins", "lockstep-table", "lockstep-workloads"];
 /// Without these, a version in use can be deleted, and a name given twice.
 const GUARDING_POLICIES: [&str; 2] = ["lockstep-version-names", "lockstep-versions-in-use"];
+
+/// Flags of `lockstep doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct Flags {
+    /// Look at the installation only, and not at what you may do: what `helm test` runs
+    #[arg(long)]
+    installation: bool,
+}
 
 /// All that is looked at; an error where that was not possible.
 #[derive(Debug, Clone)]
@@ -72,12 +81,15 @@ struct Webhook {
     is_trusted: bool,
 }
 
-pub(crate) async fn run(cluster: &Cluster, format: Format) -> Result<Outcome> {
-    let checks = match server(cluster).await {
+pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Result<Outcome> {
+    let mut checks = match server(cluster).await {
         (Ok(version), date) => diagnose(&gather(cluster, version, date).await),
         // Nothing else can be asked then.
         (Err(error), _) => vec![Check::new(Level::Fail, "cluster", error, "")],
     };
+    if flags.installation {
+        checks.retain(|check| !ABOUT_THE_CALLER.contains(&check.about));
+    }
     let diagnosis = Diagnosis { checks };
     print(&render(&diagnosis, format)?)?;
     let is_unwell = diagnosis.checks.iter().any(|check| check.level == Level::Fail);
@@ -148,8 +160,12 @@ async fn kinds(cluster: &Cluster) -> BTreeSet<String> {
 async fn operators(cluster: &Cluster) -> Result<Vec<Operator>, String> {
     let api: Api<Deployment> = Api::all(cluster.client.clone());
     let labelled = ListParams::default().labels("app.kubernetes.io/name=lockstep");
-    let found = api.list(&labelled).await.map_err(short)?;
-    Ok(found.items.iter().filter_map(operator).collect())
+    let found = match api.list(&labelled).await {
+        // Not everyone may look everywhere: then it is looked for where we are.
+        Err(kube::Error::Api(status)) if status.code == 403 => cluster.api::<Deployment>().list(&labelled).await,
+        found => found,
+    };
+    Ok(found.map_err(short)?.items.iter().filter_map(operator).collect())
 }
 
 fn operator(deployment: &Deployment) -> Option<Operator> {
@@ -189,6 +205,11 @@ async fn validating_policies(cluster: &Cluster) -> Result<BTreeSet<String>, Stri
         found => Ok(found.map_err(short)?.items.iter().map(ResourceExt::name_any).collect()),
     }
 }
+
+const RIGHTS_CHECK: &str = "rights";
+const TABLE_CHECK: &str = "pin table";
+/// What is about the caller and the namespace that they chose, and not about the installation.
+const ABOUT_THE_CALLER: [&str; 2] = [RIGHTS_CHECK, TABLE_CHECK];
 
 /// What the caller must be allowed to, for all commands to work.
 const RIGHTS: [(&str, &str, &str); 9] = [
@@ -293,7 +314,7 @@ fn operator_check(facts: &Facts) -> Check {
         }
         (0, 0) => {
             let next = format!(
-                "pods keep their versions, but nothing is released: kubectl -n {namespace} scale deployment/lockstep --replicas=1"
+                "pods keep their versions, but nothing is released: kubectl -n {namespace} scale deployment/lockstep --replicas=2"
             );
             Check::new(Level::Fail, about, says, next)
         }
@@ -369,7 +390,7 @@ fn missing<'a>(wanted: &[&'a str], found: &BTreeSet<String>) -> Vec<&'a str> {
 }
 
 fn rights_check(facts: &Facts) -> Check {
-    let (about, namespace) = ("rights", &facts.namespace);
+    let (about, namespace) = (RIGHTS_CHECK, &facts.namespace);
     match &facts.missing_rights {
         Err(error) => Check::unknown(about, error),
         Ok(missing) if missing.is_empty() => Check::ok(about, format!("yours in namespace {namespace} suffice")),
@@ -383,7 +404,7 @@ fn rights_check(facts: &Facts) -> Check {
 }
 
 fn table_check(facts: &Facts) -> Check {
-    let (about, namespace) = ("pin table", &facts.namespace);
+    let (about, namespace) = (TABLE_CHECK, &facts.namespace);
     match &facts.table {
         Err(error) => {
             Check::new(Level::Warn, about, format!("cannot be read: {error}"), "ask for the right to get pintables")

@@ -102,7 +102,7 @@ enum Command {
     /// Work on single versions
     Versions(versions::Flags),
     /// Check that all of Lockstep is there and well; exits with 1 if not
-    Doctor,
+    Doctor(doctor::Flags),
     /// Run the operator: what the chart's Deployment starts
     Operator(operator::Flags),
     /// Print the version
@@ -196,7 +196,7 @@ async fn ask(command: Command, connection: &Connection, format: Format) -> Resul
         Command::Diff(flags) => diff::run(&cluster, &flags, format).await?,
         Command::Get(flags) => get::run(&cluster, &flags, format).await?,
         Command::Adopt(flags) => adopt::run(&cluster, &flags, format).await?,
-        Command::Doctor => return doctor::run(&cluster, format).await,
+        Command::Doctor(flags) => return doctor::run(&cluster, &flags, format).await,
         Command::Impact(flags) => impact::run(&cluster, &flags, format).await?,
         Command::Release(flags) => return release::run(&cluster, &flags, format).await,
         Command::Watch(flags) => return watch::run(&cluster, &flags, format).await,

@@ -84,6 +84,7 @@ impl Controller {
             self.watch_pods();
             self.start_due(&mut running);
             self.metrics.queued(self.queue.len());
+            self.metrics.open(self.index.counts.open_releases(), self.index.counts.held_configs());
             let wake = self.queue.next_due().filter(|_| self.is_ready() && running.len() < PARALLEL);
             tokio::select! {
                 event = events.next() => match event {

@@ -261,6 +261,11 @@ impl ManagedFact {
         self.object.status.as_ref()?.current.as_ref().map(|current| current.object.as_str())
     }
 
+    /// Whether a version of it failed and is held.
+    pub fn is_held(&self) -> bool {
+        self.object.status.as_ref().is_some_and(|status| status.held.is_some())
+    }
+
     pub fn uid(&self) -> &str {
         self.object.metadata.uid.as_deref().unwrap_or_default()
     }

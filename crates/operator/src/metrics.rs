@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockstep_core::release::Phase;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -20,6 +21,8 @@ pub struct Metrics {
     work_failures: Counter,
     watch_failures: Counter,
     queued_work: Gauge,
+    open_releases: Gauge,
+    held_configs: Gauge,
     is_leader: Gauge,
     is_synced: Gauge,
     admission_mode: Family<[(&'static str, &'static str); 1], Gauge>,
@@ -38,6 +41,8 @@ impl Default for Metrics {
             work_failures: Counter::default(),
             watch_failures: Counter::default(),
             queued_work: Gauge::default(),
+            open_releases: Gauge::default(),
+            held_configs: Gauge::default(),
             is_leader: Gauge::default(),
             is_synced: Gauge::default(),
             admission_mode: Family::default(),
@@ -47,6 +52,10 @@ impl Default for Metrics {
         };
         metrics.register();
         metrics.register_admission();
+        // From zero on: an increase from nothing to one would not be seen.
+        for phase in Phase::ALL.into_iter().filter(|phase| phase.has_ended()) {
+            drop(metrics.releases_ended.get_or_create(&[("phase", phase.name())]));
+        }
         metrics
     }
 }
@@ -60,6 +69,9 @@ impl Metrics {
         registry.register("work_failures", "Work that failed and was tried again", self.work_failures.clone());
         registry.register("watch_failures", "Watches that broke and were started again", self.watch_failures.clone());
         registry.register("queued_work", "Work that waits or is being done", self.queued_work.clone());
+        registry.register("open_releases", "Releases that have not ended", self.open_releases.clone());
+        let held = "Configs of which a version failed: it is held until the config changes or a person retries";
+        registry.register("held_configs", held, self.held_configs.clone());
         registry.register("leader", "Whether this replica does the work", self.is_leader.clone());
         registry.register("synced", "Whether all objects were seen since the start", self.is_synced.clone());
         registry.register("admission_mode", "What brings versions into pods", self.admission_mode.clone());
@@ -83,7 +95,7 @@ impl Metrics {
         self.versions_created.inc();
     }
 
-    pub fn release_ended(&self, phase: lockstep_core::release::Phase) {
+    pub fn release_ended(&self, phase: Phase) {
         self.releases_ended.get_or_create(&[("phase", phase.name())]).inc();
     }
 
@@ -100,7 +112,12 @@ impl Metrics {
     }
 
     pub fn queued(&self, count: usize) {
-        self.queued_work.set(i64::try_from(count).unwrap_or(i64::MAX));
+        set(&self.queued_work, count);
+    }
+
+    pub fn open(&self, releases: usize, held_configs: usize) {
+        set(&self.open_releases, releases);
+        set(&self.held_configs, held_configs);
     }
 
     pub fn leads(&self) {
@@ -136,6 +153,10 @@ impl Metrics {
     }
 }
 
+fn set(gauge: &Gauge, count: usize) {
+    gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,5 +167,14 @@ mod tests {
         metrics.admission("template");
         let text = metrics.text();
         assert!(text.contains(r#"lockstep_admission_mode{mode="template"} 1"#), "{text}");
+    }
+    #[test]
+    fn the_ends_of_releases_are_counted_from_zero_on() {
+        let text = Metrics::default().text();
+        for phase in ["Succeeded", "RolledBack", "Failed"] {
+            let line = format!("lockstep_releases_ended_total{{phase={phase:?}}} 0");
+            assert!(text.contains(&line), "there is no {line} in\n{text}");
+        }
+        assert!(!text.contains("Progressing"), "{text}");
     }
 }

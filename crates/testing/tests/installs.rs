@@ -1,7 +1,10 @@
 //! Other ways to install Lockstep, one after the other. Whatever happens, the default installation is back at the end of each: the
 //! tests of other files need it.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -16,7 +19,11 @@ use serde_json::json;
 use tokio::sync::Mutex;
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/lockstep");
+const DEFINITIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/crds.yaml");
+const BY_POLICIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/lockstep.yaml");
+const BY_WEBHOOK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/lockstep-webhook.yaml");
 const OWN_NAMESPACE: &str = "lockstep-system";
+const OPERATORS: &str = "app.kubernetes.io/name=lockstep";
 const OPERATOR: &str = "system:serviceaccount:lockstep-system:lockstep";
 
 /// There is one installation: one test at a time changes it.
@@ -195,6 +202,267 @@ async fn uninstalling_leaves_all_running_and_installing_again_goes_on_where_it_w
 }
 
 #[tokio::test]
+async fn an_upgrade_and_a_rollback_of_the_chart_leave_all_running_and_go_on_where_it_was() {
+    changing_the_installation("upgrade", |stage| async move {
+        let older = older_chart()?;
+        install_chart(&stage, &older, &[]).await?;
+        expect_newer_definitions(&stage, false).await?;
+        released_once(&stage, "white", "blue").await?;
+        // A release is under way meanwhile.
+        change(&stage, "green", "never-ready").await?;
+        expect(&stage, &["blue", "blue", "green"]).await?;
+        let before = uids(&stage.pods("app=web").await?);
+        let operators = uids(&expect_operators(&stage).await?);
+
+        install(&stage, &[]).await?;
+        expect_newer_definitions(&stage, true).await?;
+        let now = uids(&expect_operators(&stage).await?);
+        ensure!(!now.iter().any(|uid| operators.contains(uid)), "the operators are still those of the older chart");
+        leaves_alone(&stage, &before).await?;
+        expect_history(&stage, &["1.0.0", "r2", "r3"]).await?;
+        change(&stage, "red", "healthy").await?;
+        expect(&stage, &["red", "red"]).await?;
+        released(&stage, "r4").await?;
+
+        let before = uids(&stage.pods("app=web").await?);
+        stage.elsewhere(OWN_NAMESPACE).helm(&["rollback", "lockstep", "--wait"]).await?;
+        expect_operators(&stage).await?;
+        expect_newer_definitions(&stage, false).await?;
+        leaves_alone(&stage, &before).await?;
+        expect_history(&stage, &["1.0.0", "r2", "r3", "r4"]).await?;
+        change(&stage, "pink", "healthy").await?;
+        expect(&stage, &["pink", "pink"]).await
+    })
+    .await;
+}
+
+/// A copy of the chart as it may have been once: a definition knows less, and the operator is started in another way.
+fn older_chart() -> Result<String> {
+    let older = Path::new(env!("CARGO_TARGET_TMPDIR")).join("older-chart");
+    if older.exists() {
+        fs::remove_dir_all(&older)?;
+    }
+    copy(Path::new(CHART), &older)?;
+    edit(&older.join("Chart.yaml"), "\nversion: ", "\nversion: 0.0.1-before-")?;
+    edit(&older.join("values.yaml"), "logLevel: info", "logLevel: debug")?;
+    let column = "    - jsonPath: .status.held.version\n      name: Held\n      type: string\n";
+    edit(&older.join("files/crds/versionedconfigs.yaml"), column, "")?;
+    Ok(older.display().to_string())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let (entry, target) = (entry?.path(), to);
+        let target = target.join(entry.file_name().context("an entry without a name")?);
+        if entry.is_dir() { copy(&entry, &target)? } else { fs::copy(&entry, &target).map(drop)? }
+    }
+    Ok(())
+}
+
+fn edit(file: &Path, old: &str, new: &str) -> Result<()> {
+    let text = fs::read_to_string(file)?;
+    ensure!(text.contains(old), "there is no {old:?} in {}", file.display());
+    fs::write(file, text.replace(old, new))?;
+    Ok(())
+}
+
+/// Whether the definitions are those of the present chart.
+async fn expect_newer_definitions(stage: &Scenario, is_newer: bool) -> Result<()> {
+    let path = "jsonpath={.spec.versions[0].additionalPrinterColumns[*].name}";
+    let columns = stage.kubectl(&["get", "crd", "versionedconfigs.lockstep.dev", "-o", path]).await?;
+    ensure!(columns.split(' ').any(|name| name == "Held") == is_newer, "the columns are {columns}");
+    Ok(())
+}
+
+async fn leaves_alone(stage: &Scenario, pods: &[String]) -> Result<()> {
+    holds("pods are left alone", Duration::from_secs(3), async || {
+        ensure!(uids(&stage.pods("app=web").await?) == pods, "pods were recreated");
+        Ok(())
+    })
+    .await
+}
+
+async fn expect_history(stage: &Scenario, names: &[&str]) -> Result<()> {
+    let versions = stage.versions("configmap/web-env").await?;
+    let mut found: Vec<&str> = versions.values().map(String::as_str).collect();
+    found.sort_unstable();
+    ensure!(found == names, "the versions are {found:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn installed_with_plain_manifests_it_works_and_goes_without_a_trace_in_workloads() {
+    changing_the_installation("manifests", |stage| async move {
+        uninstall(&stage).await?;
+        let apply = ["apply", "--server-side", "-f", DEFINITIONS, "-f"];
+        let own = stage.elsewhere(OWN_NAMESPACE);
+        own.kubectl(&[&apply[..], &[BY_WEBHOOK, "--dry-run=server"]].concat()).await?;
+        own.kubectl(&[&apply[..], &[BY_POLICIES]].concat()).await?;
+        let outcome = AssertUnwindSafe(plain_manifests(&stage)).catch_unwind().await;
+        own.kubectl(&["delete", "--ignore-not-found", "-f", BY_POLICIES]).await?;
+        // What kubectl applied is Helm's alone again: it could not take anything away otherwise.
+        own.kubectl_with_input(&["apply", "--server-side", "-f", "-"], &bare_definitions()).await?;
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
+    })
+    .await;
+}
+
+async fn plain_manifests(stage: &Scenario) -> Result<()> {
+    expect_operators(stage).await?;
+    expect_rewriting(stage, true).await?;
+    expect_mode(stage, "policy").await?;
+    released_once(stage, "white", "blue").await?;
+    let before = uids(&eventually("two pods", SHORT, async || stage.ready_pods("app=web", 2).await).await?);
+    let versions = stage.versions("configmap/web-env").await?;
+
+    stage.elsewhere(OWN_NAMESPACE).kubectl(&["delete", "-f", BY_POLICIES]).await?;
+    expect_nothing_left(stage).await?;
+    leaves_alone(stage, &before).await?;
+    let left = stage.versions("configmap/web-env").await?;
+    ensure!(left == versions, "of {versions:?} there are {left:?}");
+    stage.kubectl(&["get", "versionedconfig/configmap-web-env", "pintable/lockstep"]).await.map(drop)
+}
+
+/// The definitions without content: applied, they say that one wants nothing of them.
+fn bare_definitions() -> String {
+    let bare = |kind: &str| {
+        format!(
+            "---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata:\n  name: {kind}.lockstep.dev\n"
+        )
+    };
+    ["versionedconfigs", "pintables", "releases", "releasepolicies"].map(bare).concat()
+}
+
+#[tokio::test]
+async fn helm_test_says_whether_the_installation_is_well() {
+    changing_the_installation("helm-test", |stage| async move {
+        let own = stage.elsewhere(OWN_NAMESPACE);
+        let told = own.helm(&["test", "lockstep", "--logs"]).await?;
+        for check in ["ok    kinds", "ok    operator   2 of 2 ready", "ok    leader", "ok    admission", "ok    guards"]
+        {
+            ensure!(told.contains(check), "there is no `{check}` in\n{told}");
+        }
+        ensure!(!told.contains("warn"), "there are warnings:\n{told}");
+        let left = own.kubectl(&["get", "pods", "-l", "app.kubernetes.io/name=lockstep-test", "-o", "name"]).await?;
+        ensure!(left.is_empty(), "the test has left {left}");
+
+        own.kubectl(&["delete", "mutatingadmissionpolicybinding", "lockstep-table"]).await?;
+        let told = own
+            .helm(&["test", "lockstep", "--logs"])
+            .await
+            .err()
+            .context("the test does not see that a policy is away")?;
+        let told = told.to_string();
+        ensure!(told.contains("these policies are missing: lockstep-table"), "the test says:\n{told}");
+        own.kubectl(&["delete", "pod", "lockstep-test"]).await.map(drop)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_people_may_do_with_releases_follows_from_what_they_may_do_with_workloads() {
+    changing_the_installation("people", |stage| async move {
+        for (user, role) in [("viewer", "view"), ("editor", "edit")] {
+            let (role, subject) = (format!("--clusterrole={role}"), format!("--user={user}"));
+            stage.kubectl(&["create", "rolebinding", user, &role, &subject]).await?;
+        }
+        let expected = [
+            ("viewer", "list", "releases.lockstep.dev", true),
+            ("viewer", "patch", "releases.lockstep.dev", false),
+            ("editor", "patch", "releases.lockstep.dev", true),
+            ("editor", "create", "releasepolicies.lockstep.dev", true),
+            ("editor", "patch", "pintables.lockstep.dev", false),
+        ];
+        // Kubernetes gathers the rights of its roles a moment after ours are there.
+        eventually("the rights of people", SHORT, async || {
+            for (user, verb, resource, wanted) in expected {
+                let may = may(&stage, user, verb, resource).await?;
+                ensure!(may == wanted, "whether {user} may {verb} {resource}: {may}");
+            }
+            Ok(())
+        })
+        .await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn it_runs_where_pod_security_is_restricted() {
+    changing_the_installation("restricted", |stage| async move {
+        let own = stage.elsewhere(OWN_NAMESPACE);
+        let level = "pod-security.kubernetes.io/enforce=restricted";
+        own.kubectl(&["label", "namespace", OWN_NAMESPACE, "--overwrite", level]).await?;
+        let refusal = own.kubectl_with_input(&["create", "--dry-run=server", "-f", "-"], PROBE).await;
+        let refusal = refusal.err().context("a pod without any restriction is let in")?.to_string();
+        ensure!(refusal.contains("violates PodSecurity"), "a pod is refused for another reason: {refusal}");
+        // In the mode in which most is asked of it. The pods are new ones.
+        install(&stage, &["admission.mode=webhook", "configWebhook.enabled=true"]).await?;
+        expect_mode(&stage, "webhook").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn dashboard_and_alerts_use_metrics_that_the_operator_has() {
+    changing_the_installation("monitoring", |stage| async move {
+        stage.apply(PROMETHEUS_KINDS).await?;
+        let outcome = AssertUnwindSafe(monitoring(&stage)).catch_unwind().await;
+        // Helm could not remove objects of kinds that are not known any more.
+        install(&stage, &[]).await?;
+        stage.kubectl_with_input(&["delete", "--wait=false", "-f", "-"], PROMETHEUS_KINDS).await?;
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
+    })
+    .await;
+}
+
+async fn monitoring(stage: &Scenario) -> Result<()> {
+    for kind in ["servicemonitors", "prometheusrules"] {
+        let kind = format!("crd/{kind}.monitoring.coreos.com");
+        stage.kubectl(&["wait", "--for=condition=Established", &kind]).await?;
+    }
+    install(stage, &["serviceMonitor.enabled=true", "alerts.enabled=true", "dashboard.enabled=true"]).await?;
+    let own = stage.elsewhere(OWN_NAMESPACE);
+    let shown =
+        own.kubectl(&["get", "configmaps", "-l", "grafana_dashboard=1", "-o", "jsonpath={.items[*].data}"]).await?;
+    let alerts = own.kubectl(&["get", "prometheusrule", "lockstep", "-o", "jsonpath={.spec}"]).await?;
+    let exposed = exposed_metrics(&own).await?;
+    for (what, text, least) in [("dashboard", &shown, 12), ("alerts", &alerts, 6)] {
+        let used = metrics_in(text);
+        ensure!(used.len() >= least, "the {what} uses only {used:?}");
+        let unknown: Vec<_> = used.difference(&exposed).collect();
+        ensure!(unknown.is_empty(), "the {what} uses {unknown:?}, which the operator does not tell: {exposed:?}");
+    }
+
+    // The ServiceMonitor finds the Service, and the Service the operators.
+    let path = "jsonpath={.spec.selector.matchLabels}";
+    let labels = own.kubectl(&["get", "servicemonitor", "lockstep", "-o", path]).await?;
+    let labels: BTreeMap<String, String> = serde_json::from_str(&labels)?;
+    let selector: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let found = own.kubectl(&["get", "services", "-l", &selector.join(","), "-o", "name"]).await?;
+    ensure!(found.trim() == "service/lockstep-metrics", "it selects {found:?}");
+    let slices = ["get", "endpointslices", "-l", "kubernetes.io/service-name=lockstep-metrics"];
+    let addresses =
+        own.kubectl(&[&slices[..], &["-o", "jsonpath={.items[*].endpoints[*].addresses[0]}"]].concat()).await?;
+    ensure!(addresses.split(' ').count() == 2, "the Service has {addresses:?}");
+    Ok(())
+}
+
+/// The names of all series that an operator tells.
+async fn exposed_metrics(own: &Scenario) -> Result<BTreeSet<String>> {
+    let pod = own.pods(OPERATORS).await?.pop().context("no operator")?.name_any();
+    let text = own.ask_text(&pod, "metrics").await?;
+    let series = text.lines().filter(|line| !line.starts_with('#'));
+    Ok(series.map(|line| line.split(['{', ' ']).next().unwrap_or_default().to_owned()).collect())
+}
+
+/// The names of our metrics in a text.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
+    words.filter(|word| word.starts_with("lockstep_")).map(str::to_owned).collect()
+}
+
+#[tokio::test]
 async fn the_documented_command_goes_back_to_plain_references() {
     changing_the_installation("plain-again", |stage| async move {
         released_once(&stage, "white", "blue").await?;
@@ -289,18 +557,23 @@ where
 
 /// Installs or changes the installation, with these values and otherwise the default ones.
 async fn install(stage: &Scenario, values: &[&str]) -> Result<()> {
+    install_chart(stage, CHART, values).await
+}
+
+async fn install_chart(stage: &Scenario, chart: &str, values: &[&str]) -> Result<()> {
     let set = values.iter().flat_map(|value| ["--set", value]);
-    let upgrade = ["upgrade", "--install", "lockstep", CHART, "--reset-values", "--create-namespace", "--wait"];
+    let upgrade = ["upgrade", "--install", "lockstep", chart, "--reset-values", "--create-namespace", "--wait"];
     let arguments: Vec<&str> = upgrade.into_iter().chain(set).collect();
-    let own = stage.elsewhere(OWN_NAMESPACE);
-    own.helm(&arguments).await?;
-    // Ready are also those that go: their successors must be alone.
-    let replicas = own.kubectl(&["get", "deployment", "lockstep", "-o", "jsonpath={.spec.replicas}"]).await?.parse()?;
-    eventually(&format!("{replicas} operators"), SHORT, async || {
-        own.ready_pods("app.kubernetes.io/name=lockstep", replicas).await.map(drop)
-    })
-    .await?;
+    stage.elsewhere(OWN_NAMESPACE).helm(&arguments).await?;
+    expect_operators(stage).await?;
     expect_rewriting(stage, !values.contains(&"admission.mode=template")).await
+}
+
+/// As many operators as there should be, and none besides. Ready are also those that go: their successors must be alone.
+async fn expect_operators(stage: &Scenario) -> Result<Vec<Pod>> {
+    let own = stage.elsewhere(OWN_NAMESPACE);
+    let replicas = own.kubectl(&["get", "deployment", "lockstep", "-o", "jsonpath={.spec.replicas}"]).await?.parse()?;
+    eventually(&format!("{replicas} operators"), SHORT, async || own.ready_pods(OPERATORS, replicas).await).await
 }
 
 /// The API server takes up policies and webhooks, and lets go of them, a moment after they were written.
@@ -317,8 +590,12 @@ async fn expect_rewriting(stage: &Scenario, is_on: bool) -> Result<()> {
 async fn uninstall(stage: &Scenario) -> Result<()> {
     let own = stage.elsewhere(OWN_NAMESPACE);
     own.helm(&["uninstall", "lockstep", "--wait"]).await?;
-    eventually("no operator", SHORT, async || own.ready_pods("app.kubernetes.io/name=lockstep", 0).await.map(drop))
-        .await?;
+    expect_nothing_left(stage).await
+}
+
+async fn expect_nothing_left(stage: &Scenario) -> Result<()> {
+    let own = stage.elsewhere(OWN_NAMESPACE);
+    eventually("no operator", SHORT, async || own.ready_pods(OPERATORS, 0).await.map(drop)).await?;
     let left = mutating_admission(stage).await?;
     ensure!(left.is_empty(), "policies or webhooks are left: {left}");
     expect_rewriting(stage, false).await
@@ -342,7 +619,11 @@ async fn digest_key(stage: &Scenario) -> Result<String> {
 }
 
 async fn operator_may(stage: &Scenario, verb: &str, resource: &str) -> Result<bool> {
-    match stage.kubectl(&["auth", "can-i", verb, resource, "--as", OPERATOR]).await {
+    may(stage, OPERATOR, verb, resource).await
+}
+
+async fn may(stage: &Scenario, user: &str, verb: &str, resource: &str) -> Result<bool> {
+    match stage.kubectl(&["auth", "can-i", verb, resource, "--as", user]).await {
         Ok(answer) => Ok(answer.trim() == "yes"),
         // No is a failure to kubectl.
         Err(error) if error.to_string().trim_end().ends_with("no") => Ok(false),
@@ -352,7 +633,7 @@ async fn operator_may(stage: &Scenario, verb: &str, resource: &str) -> Result<bo
 
 async fn expect_mode(stage: &Scenario, mode: &str) -> Result<()> {
     let own = stage.elsewhere(OWN_NAMESPACE);
-    let pod = own.pods("app.kubernetes.io/name=lockstep").await?.pop().context("no operator")?.name_any();
+    let pod = own.pods(OPERATORS).await?.pop().context("no operator")?.name_any();
     let metrics = own.ask_text(&pod, "metrics").await?;
     let expected = format!("lockstep_admission_mode{{mode={mode:?}}} 1");
     ensure!(metrics.contains(&expected), "there is no {expected} in\n{metrics}");
@@ -506,6 +787,39 @@ spec:
     image: IMAGE
     envFrom:
     - configMapRef: {name: web-env}
+";
+
+/// The kinds of the Prometheus Operator, as far as we need them.
+const PROMETHEUS_KINDS: &str = "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: servicemonitors.monitoring.coreos.com
+spec:
+  group: monitoring.coreos.com
+  scope: Namespaced
+  names: {kind: ServiceMonitor, plural: servicemonitors, singular: servicemonitor}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: prometheusrules.monitoring.coreos.com
+spec:
+  group: monitoring.coreos.com
+  scope: Namespaced
+  names: {kind: PrometheusRule, plural: prometheusrules, singular: prometheusrule}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
 ";
 
 /// Only asked about, never made.

@@ -9,12 +9,15 @@ use kube::api::DeleteParams;
 use lockstep_testing::manifests::{versioned_colors, web_deployment};
 use lockstep_testing::{SHORT, Scenario, eventually, holds, scenario};
 
+/// The chart's `replicas`.
+const REPLICAS: usize = 2;
+
 #[tokio::test]
 async fn without_the_operator_pods_get_the_right_version_and_a_change_is_released_once_it_is_back() {
     scenario("outage", |stage| async move {
         let outcome = outage(&stage).await;
         // Whatever happened, the tests after this one need the operator.
-        scale_operator(&stage, 1).await?;
+        scale_operator(&stage, REPLICAS).await?;
         outcome
     })
     .await;
@@ -39,7 +42,7 @@ async fn outage(stage: &Scenario) -> Result<()> {
         .await?;
     let before = generations(stage).await?;
 
-    scale_operator(stage, 1).await?;
+    scale_operator(stage, REPLICAS).await?;
     stage.released("configmap/web-env", "r2").await?;
     stage.released("configmap/web-files", "r2").await?;
     expect_env(stage, "green").await?;
@@ -52,7 +55,7 @@ async fn outage(stage: &Scenario) -> Result<()> {
 
     // Started once more with nothing to do, it does nothing.
     scale_operator(stage, 0).await?;
-    scale_operator(stage, 1).await?;
+    scale_operator(stage, REPLICAS).await?;
     holds("nothing is rolled by a start", Duration::from_secs(5), async || {
         let now = generations(stage).await?;
         ensure!(now == after, "before:\n{after}\nnow:\n{now}");

@@ -23,7 +23,10 @@ pub(crate) fn install(stage: &Stage) -> Result<()> {
     let mut helm = stage.command("helm");
     helm.args(["upgrade", "--install", "lockstep"]).arg(chart);
     // Without new values Helm would go on with those of the installation that it finds.
-    command::output(helm.args(["--namespace", NAMESPACE, "--create-namespace", "--reset-values"]))?;
+    helm.args(["--namespace", NAMESPACE, "--create-namespace", "--reset-values"]);
+    // What somebody changed by hand, as `kubectl scale` does, is changed back.
+    command::output(helm.arg("--force-conflicts"))?;
+    restrict(stage)?;
     // The image's name is always the same: only a restart takes the new one.
     let rollout = |action: &[&str]| {
         let mut kubectl = stage.command("kubectl");
@@ -34,4 +37,10 @@ pub(crate) fn install(stage: &Stage) -> Result<()> {
     step.done("");
     note(&format!("  ✓ Lockstep is ready in the namespace {NAMESPACE}"));
     Ok(())
+}
+
+/// Has the API server enforce what the chart promises of its pods. Those made from now on, that is: before the restart.
+fn restrict(stage: &Stage) -> Result<()> {
+    let level = "pod-security.kubernetes.io/enforce=restricted";
+    command::output(stage.command("kubectl").args(["label", "namespace", NAMESPACE, "--overwrite", level])).map(drop)
 }

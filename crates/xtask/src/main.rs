@@ -8,6 +8,7 @@ mod deploy;
 mod home;
 mod image;
 mod interrupt;
+mod manifests;
 mod progress;
 mod requirements;
 mod stage;
@@ -46,6 +47,8 @@ enum Task {
     },
     /// Install Lockstep with its chart into the cluster, from this checkout
     Deploy,
+    /// Make the plain manifests in deploy/ from the chart
+    Manifests,
     /// Run every test: lints, unit tests, and end-to-end tests on a cluster that is started and stopped for them
     Test,
     /// Run what needs no cluster
@@ -102,6 +105,7 @@ fn run(task: Task) -> Result<()> {
         Task::Image { action: Some(ImageAction::Build) } => image::build_own().map(|tars| tell_files(&tars)),
         Task::Image { action: Some(ImageAction::Load { file }) } => image::load(&cluster::running(&home)?, &[file]),
         Task::Deploy => deploy::run(&home),
+        Task::Manifests => manifests::run(&home),
         Task::Test => verify::everything(&home),
         Task::TestUnit => verify::unit(),
         Task::Lint => verify::lint(),

@@ -3,6 +3,7 @@
 //! Every change says which work it makes. A change of a config costs as much as it has consumers; a config that nobody put under
 //! our care costs nothing but a look-up.
 
+mod counts;
 mod releases;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -20,6 +21,7 @@ use crate::facts::{
     TableFact, VersionFact, WorkloadFact, owner_uids,
 };
 
+use counts::Counts;
 pub use releases::{How, ReleaseView, Start};
 
 /// What is watched: one entry for each kind of object.
@@ -161,6 +163,7 @@ pub struct Index {
     default_policy: Policy,
     /// The namespaces with releases that have not ended.
     with_releases: HashSet<String>,
+    pub counts: Counts,
 }
 
 #[derive(Debug, Default)]
@@ -206,6 +209,7 @@ impl Index {
         if namespace.known_version(watched, key) >= Some(fact.resource_version()) {
             return Vec::new();
         }
+        self.counts.note(key, &fact);
         let work = match (watched, fact) {
             (Watched::Config(kind), Fact::Config(fact)) => namespace.apply_config(kind, &key.name, fact),
             (Watched::Workload(kind), Fact::Workload(fact)) => namespace.apply_workload(kind, &key.name, Some(fact)),
@@ -227,8 +231,10 @@ impl Index {
         if watched == Watched::Namespace {
             self.namespaces.remove(&key.name);
             self.with_releases.remove(&key.name);
+            self.counts.forget_namespace(&key.name);
             return Vec::new();
         }
+        self.counts.forget(watched, key);
         let Some(namespace) = self.namespaces.get_mut(&key.namespace) else { return Vec::new() };
         let work = match watched {
             Watched::Config(kind) => namespace.remove_config(kind, &key.name),
