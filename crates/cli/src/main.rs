@@ -243,6 +243,34 @@ mod tests {
         insta::assert_snapshot!(help.collect::<Vec<_>>().join("\n\n----\n\n"));
     }
 
+    /// Without the options that all commands have.
+    fn own_help(command: &mut clap::Command) -> String {
+        let all = command.render_help().to_string();
+        let (own, rest) = all.split_once("\nGlobal options:").unwrap_or((&all, ""));
+        let codes = rest.split_once("\nExit codes:").map(|(_, codes)| format!("\n\nExit codes:{codes}"));
+        own.trim_end().to_owned() + &codes.unwrap_or_default()
+    }
+
+    fn reference(command: &mut clap::Command, path: &str, text: &mut String) {
+        for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
+            let path = format!("{path} {}", sub.get_name());
+            if sub.has_subcommands() {
+                reference(sub, &path, text);
+            } else {
+                *text += &format!("### {path}\n\n```text\n{}\n```\n\n", own_help(sub).trim_end());
+            }
+        }
+    }
+
+    #[test]
+    fn the_document_has_the_help_of_every_command() {
+        let mut command = command(Path::new("lockstep"));
+        command.build();
+        let mut text = String::new();
+        reference(&mut command, "lockstep", &mut text);
+        lockstep_testing::documents::check_section("docs/cli.md", "commands", &text).unwrap();
+    }
+
     #[test]
     fn kubectl_finds_it_as_a_plugin() {
         let help = command(Path::new("/usr/local/bin/kubectl-lockstep")).render_help().to_string();
