@@ -16,12 +16,15 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail, ensure};
 
 const HINT: &str = "<!-- test:";
 /// Rewrites what is generated instead of comparing it.
 const UPDATE_VARIABLE: &str = "LOCKSTEP_UPDATE";
+
+static WRITING: Mutex<()> = Mutex::new(());
 
 /// Where the reader gets to know it all, and everything that is told there.
 pub fn names() -> Result<Vec<String>> {
@@ -169,6 +172,8 @@ fn line_matches(shown: &str, actual: &str) -> bool {
 /// Compares a generated section with what stands in a document between `<!-- NAME: generated -->` and `<!-- NAME: end -->`.
 /// With `LOCKSTEP_UPDATE` set, writes it.
 pub fn check_section(document: &str, name: &str, generated: &str) -> Result<()> {
+    // Tests of one file may write two of its sections at once.
+    let _turn = WRITING.lock();
     let written = read(document)?;
     let (begin, end) = (format!("<!-- {name}: generated -->\n"), format!("<!-- {name}: end -->"));
     let missing = || format!("{document} has no section {name}");
