@@ -271,6 +271,20 @@ mod tests {
         lockstep_testing::documents::check_section("docs/cli.md", "commands", &text).unwrap();
     }
 
+    /// What stands in a sentence is not run by the test of the documents.
+    #[test]
+    fn the_documents_name_no_command_that_there_is_not() {
+        let command = command(Path::new("lockstep"));
+        let known: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        for document in lockstep_testing::documents::names().unwrap() {
+            let text = lockstep_testing::documents::read(&document).unwrap();
+            for rest in text.split("`lockstep ").skip(1) {
+                let word = rest.split(|c: char| !c.is_alphabetic()).next().unwrap_or_default();
+                assert!(known.contains(&word), "{document}: there is no `lockstep {word}`");
+            }
+        }
+    }
+
     #[test]
     fn kubectl_finds_it_as_a_plugin() {
         let help = command(Path::new("/usr/local/bin/kubectl-lockstep")).render_help().to_string();

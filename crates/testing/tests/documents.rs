@@ -91,6 +91,16 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(|heading| heading.to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")).collect()
 }
 
+/// Whoever is woken by an alert looks for its name.
+#[test]
+fn every_alert_is_explained() {
+    let text = documents::read("docs/operations.md").unwrap();
+    let alerts = documents::read("charts/lockstep/files/alerts.yaml").unwrap_or_default();
+    for name in alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
+        assert!(text.contains(&format!("| `{name}` |")), "docs/operations.md does not explain {name}");
+    }
+}
+
 /// Argo CD's health checks, run with objects as the operator writes them.
 #[test]
 fn argo_cd_sees_the_health_of_releases_and_configs() {
