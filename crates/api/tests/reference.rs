@@ -51,7 +51,9 @@ fn value(field: &Value) -> String {
             _ => "number".to_owned(),
         },
         Some("boolean") => "`true` or `false`".to_owned(),
-        Some("string") => number("maxLength").map_or("text".to_owned(), |most| format!("text, at most {most} characters")),
+        Some("string") => {
+            number("maxLength").map_or("text".to_owned(), |most| format!("text, at most {most} characters"))
+        }
         Some("array") => number("maxItems").map_or("list".to_owned(), |most| format!("list, at most {most}")),
         _ => "object".to_owned(),
     }
@@ -59,18 +61,54 @@ fn value(field: &Value) -> String {
 
 /// Who sets it, on what, its kind, its name, and what it does.
 const NAMES: [(&str, &str, &str, &str, &str); 20] = [
-    ("you", "a ConfigMap or Secret", "label", names::VERSIONED, "`\"true\"`: its changes become versions and are released"),
+    (
+        "you",
+        "a ConfigMap or Secret",
+        "label",
+        names::VERSIONED,
+        "`\"true\"`: its changes become versions and are released",
+    ),
     ("you", "a namespace", "label", names::VERSIONED, "`\"true\"`: so do those of all that its workloads reference"),
     ("you", "a workload", "annotation", names::AUTO, "`\"true\"`: so do those of all that it references, also later"),
     ("you", "a config", "label or annotation", names::IGNORE, "`\"true\"`: never, whatever else says otherwise"),
-    ("you", "a config", "annotation", names::VERSION, "the name of the version that the change becomes (`1.4.0`); `current` is taken. Without it, versions are numbered: `r2`"),
+    (
+        "you",
+        "a config",
+        "annotation",
+        names::VERSION,
+        "the name of the version that the change becomes (`1.4.0`); `current` is taken. Without it, versions are numbered: `r2`",
+    ),
     ("you", "a config", "annotation", names::REASON, "why it is changed; shown by `lockstep history`"),
-    ("you", "a config", "annotation", names::POLICY, "the name of its ReleasePolicy; without it, the one named `default` of its namespace counts"),
-    ("you", "a config", "annotation", names::RETAIN, "how many versions are kept besides those in use; counts more than the policy's `retainVersions`"),
-    ("you", "a workload", "annotation", names::WAVE, "its place in the order of consumers, a whole number (0 if not given): the lowest go first"),
+    (
+        "you",
+        "a config",
+        "annotation",
+        names::POLICY,
+        "the name of its ReleasePolicy; without it, the one named `default` of its namespace counts",
+    ),
+    (
+        "you",
+        "a config",
+        "annotation",
+        names::RETAIN,
+        "how many versions are kept besides those in use; counts more than the policy's `retainVersions`",
+    ),
+    (
+        "you",
+        "a workload",
+        "annotation",
+        names::WAVE,
+        "its place in the order of consumers, a whole number (0 if not given): the lowest go first",
+    ),
     ("the API server", "a config", "annotation", names::CHANGED_BY, "who changed its content last"),
     ("Lockstep", "a pod template", "annotation", names::PINS, "the versions that its pods run"),
-    ("Lockstep", "a workload", "annotation", names::GATE, "while a canary is under way: what the workload's own fields were before"),
+    (
+        "Lockstep",
+        "a workload",
+        "annotation",
+        names::GATE,
+        "while a canary is under way: what the workload's own fields were before",
+    ),
     ("Lockstep", "a version", "label", names::VERSION_OF, "the kind of its source: `configmap` or `secret`"),
     ("Lockstep", "a version", "annotation", names::SOURCE, "the name of its source"),
     ("Lockstep", "a version", "annotation", names::VERSION, "its name"),

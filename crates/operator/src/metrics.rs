@@ -145,10 +145,13 @@ mod tests {
         let mut rows = String::from("| metric | type | labels | meaning |\n|---|---|---|---|\n");
         let mut lines = text.lines().peekable();
         while let Some(line) = lines.next() {
-            let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) else { continue };
+            let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) else {
+                continue;
+            };
             let kind = lines.next().and_then(|line| line.rsplit(' ').next()).unwrap_or_default();
             let sample = lines.peek().copied().unwrap_or_default();
-            let labels = sample.split_once('{').and_then(|(_, rest)| rest.split_once('=')).map_or("", |(label, _)| label);
+            let labels =
+                sample.split_once('{').and_then(|(_, rest)| rest.split_once('=')).map_or("", |(label, _)| label);
             let (suffix, labels) = match kind {
                 "counter" => ("_total", labels),
                 "histogram" => ("_bucket", "le"),

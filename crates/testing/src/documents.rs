@@ -147,7 +147,7 @@ impl Block {
 pub fn answers(shown: &str, actual: &str) -> Result<()> {
     let mut rest = actual.lines();
     for line in shown.lines().filter(|line| !line.trim().is_empty()) {
-        ensure!(rest.any(|actual| line_matches(line, actual)), "it does not answer {line:?} (there), but:\n{actual}");
+        ensure!(rest.any(|actual| line_matches(line, actual)), "it does not answer {line:?} there, but:\n{actual}");
     }
     Ok(())
 }
@@ -183,7 +183,10 @@ pub fn check_section(document: &str, name: &str, generated: &str) -> Result<()> 
     if std::env::var_os(UPDATE_VARIABLE).is_some() {
         fs::write(path(document), &wanted)?;
     } else {
-        ensure!(written == wanted, "{document}: its section {name} is not what the code says: run with {UPDATE_VARIABLE}=1");
+        ensure!(
+            written == wanted,
+            "{document}: its section {name} is not what the code says: run with {UPDATE_VARIABLE}=1"
+        );
     }
     Ok(())
 }
@@ -194,7 +197,8 @@ mod tests {
 
     #[test]
     fn blocks_are_found_with_their_hints_and_answers() {
-        let text = "Words.\n\n<!-- test: fresh shop -->\n<!-- test: exit 2 -->\n```sh\nfalse\n```\n\n```text\nno …\n```\n";
+        let text =
+            "Words.\n\n<!-- test: fresh shop -->\n<!-- test: exit 2 -->\n```sh\nfalse\n```\n\n```text\nno …\n```\n";
         let found = chapters(text).unwrap();
         assert_eq!(found.len(), 2);
         assert_eq!(found[1].starts_with, Start::Shop);

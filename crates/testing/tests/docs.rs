@@ -156,7 +156,10 @@ impl Desk {
     async fn expect(&self, code: i32, script: &str) -> Result<String> {
         let mut shell = Command::new("bash");
         shell.args(["-eu", "-o", "pipefail", "-c", &format!("exec 2>&1\n{script}")]);
-        shell.current_dir(&self.folder).env("KUBECONFIG", self.folder.join("kubeconfig")).env("PATH", &self.search_path);
+        shell
+            .current_dir(&self.folder)
+            .env("KUBECONFIG", self.folder.join("kubeconfig"))
+            .env("PATH", &self.search_path);
         shell.stdin(Stdio::null()).kill_on_drop(true);
         let Ok(output) = timeout(PATIENCE, shell.output()).await else {
             bail!("it does not end within {} s:\n{script}", PATIENCE.as_secs());
@@ -170,7 +173,9 @@ impl Desk {
     async fn open_the_shop(&self) -> Result<()> {
         let shop = documents::read("examples/shop.yaml")?.replace("lockstep.dev/testapp:dev", &testapp_image());
         // What is shown must not depend on how patient its policies are.
-        self.stage.apply(&shop.replace("bakeSeconds: 10", "bakeSeconds: 2").replace("bakeSeconds: 5", "bakeSeconds: 0")).await?;
+        self.stage
+            .apply(&shop.replace("bakeSeconds: 10", "bakeSeconds: 2").replace("bakeSeconds: 5", "bakeSeconds: 0"))
+            .await?;
         self.stage.released("configmap/shop", "1.0.0").await?;
         self.pods_are_ready().await
     }

@@ -47,11 +47,10 @@ fn manifests_can_be_read() {
 fn every_make_target_exists() {
     let makefile = documents::read("Makefile").unwrap();
     for_all(|_, block| {
-        let words: Vec<&str> = block.text.split(|c: char| c.is_whitespace() || "\"()$".contains(c)).collect();
-        for pair in words.windows(2).filter(|pair| block.language == "sh" && pair[0] == "make") {
-            let rest = words.iter().skip_while(|word| **word != "make").skip(1);
-            let target = if pair[1].starts_with('-') { rest.copied().find(|word| !word.starts_with('-')) } else { Some(pair[1]) };
-            let target = target.context("make what?")?;
+        let mut words =
+            block.text.split(|c: char| c.is_whitespace() || "\"()$".contains(c)).filter(|_| block.language == "sh");
+        while words.any(|word| word == "make") {
+            let target = words.find(|word| !word.starts_with('-')).context("make what?")?;
             ensure!(makefile.contains(&format!("\n{target}: ")), "there is no target {target}");
         }
         Ok(())
@@ -67,7 +66,11 @@ fn every_link_leads_somewhere() {
         let folder = document.rsplit_once('/').map_or("", |(folder, _)| folder);
         for target in links(&text) {
             let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
-            let file = if file.is_empty() { document.clone() } else { format!("{folder}/{file}").trim_start_matches('/').to_owned() };
+            let file = if file.is_empty() {
+                document.clone()
+            } else {
+                format!("{folder}/{file}").trim_start_matches('/').to_owned()
+            };
             assert!(documents::path(&file).exists(), "{document}: {target} leads nowhere");
             if !anchor.is_empty() {
                 let linked = documents::read(&file).unwrap();
