@@ -94,6 +94,7 @@ pub enum ParseRule {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KeySchemaSpec {
+    /// The key that it is for, which must be there.
     pub key: String,
     /// A JSON Schema. References must stay within it.
     #[schemars(schema_with = "any_object")]
@@ -102,6 +103,7 @@ pub struct KeySchemaSpec {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RuleSpec {
+    /// Such as `int(data.WORKERS) <= 2 * int(oldData.WORKERS)`.
     #[schemars(length(min = 1, max = 10_000))]
     pub expression: String,
     /// What to tell whoever breaks it.
@@ -180,11 +182,11 @@ pub enum OnJoinedFailure {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StormGuardSpec {
-    /// Default 5.
+    /// How many releases of a window go at once. Default 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub free_releases: Option<i32>,
-    /// Default 600.
+    /// How long the window is. Default 600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub window_seconds: Option<i32>,

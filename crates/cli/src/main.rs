@@ -243,6 +243,48 @@ mod tests {
         insta::assert_snapshot!(help.collect::<Vec<_>>().join("\n\n----\n\n"));
     }
 
+    /// Without the options that all commands have.
+    fn own_help(command: &mut clap::Command) -> String {
+        let all = command.render_help().to_string();
+        let (own, rest) = all.split_once("\nGlobal options:").unwrap_or((&all, ""));
+        let codes = rest.split_once("\nExit codes:").map(|(_, codes)| format!("\n\nExit codes:{codes}"));
+        own.trim_end().to_owned() + &codes.unwrap_or_default()
+    }
+
+    fn reference(command: &mut clap::Command, path: &str, text: &mut String) {
+        for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
+            let path = format!("{path} {}", sub.get_name());
+            if sub.has_subcommands() {
+                reference(sub, &path, text);
+            } else {
+                *text += &format!("### {path}\n\n```text\n{}\n```\n\n", own_help(sub).trim_end());
+            }
+        }
+    }
+
+    #[test]
+    fn the_document_has_the_help_of_every_command() {
+        let mut command = command(Path::new("lockstep"));
+        command.build();
+        let mut text = String::new();
+        reference(&mut command, "lockstep", &mut text);
+        lockstep_testing::documents::check_section("docs/cli.md", "commands", &text).unwrap();
+    }
+
+    /// What stands in a sentence is not run by the test of the documents.
+    #[test]
+    fn the_documents_name_no_command_that_there_is_not() {
+        let command = command(Path::new("lockstep"));
+        let known: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        for document in lockstep_testing::documents::names().unwrap() {
+            let text = lockstep_testing::documents::read(&document).unwrap();
+            for rest in text.split("`lockstep ").skip(1) {
+                let word = rest.split(|c: char| !c.is_alphabetic()).next().unwrap_or_default();
+                assert!(known.contains(&word), "{document}: there is no `lockstep {word}`");
+            }
+        }
+    }
+
     #[test]
     fn kubectl_finds_it_as_a_plugin() {
         let help = command(Path::new("/usr/local/bin/kubectl-lockstep")).render_help().to_string();

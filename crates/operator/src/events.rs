@@ -9,9 +9,56 @@ use kube::api::PostParams;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client};
 use lockstep_core::config::MAX_NAME_LENGTH;
+use lockstep_core::release::Phase;
 
 /// What comes after the object's name in an Event's: a dot and sixteen hexadecimal digits, here as with kube's recorder.
 const SUFFIX_LENGTH: usize = 17;
+
+/// Why an Event is told. Each has its place in docs/operations.md, which says what to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// A release entered this phase.
+    Phase(Phase),
+    /// A release pinned a workload to its version.
+    ConfigReleased,
+    /// A release put a workload's old version back.
+    ConfigRolledBack,
+    /// A change cannot become a version.
+    Refused,
+}
+
+impl Reason {
+    #[cfg(test)]
+    fn all() -> impl Iterator<Item = Self> {
+        Phase::ALL.into_iter().map(Self::Phase).chain([Self::ConfigReleased, Self::ConfigRolledBack, Self::Refused])
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Phase(phase) => phase.name(),
+            Self::ConfigReleased => "ConfigReleased",
+            Self::ConfigRolledBack => "ConfigRolledBack",
+            Self::Refused => "Refused",
+        }
+    }
+
+    fn kind(self) -> EventType {
+        use Phase::{Aborted, Failed, Rejected, RolledBack, RollingBack};
+        match self {
+            Self::Phase(RollingBack | RolledBack | Failed | Rejected | Aborted)
+            | Self::ConfigRolledBack
+            | Self::Refused => EventType::Warning,
+            Self::Phase(_) | Self::ConfigReleased => EventType::Normal,
+        }
+    }
+
+    fn action(self) -> &'static str {
+        match self {
+            Self::ConfigReleased | Self::ConfigRolledBack => "Pin",
+            Self::Phase(_) | Self::Refused => "Release",
+        }
+    }
+}
 
 pub struct Events {
     client: Client,
@@ -24,7 +71,18 @@ impl Events {
         Self { recorder: Recorder::new(client.clone(), reporter.clone()), client, reporter }
     }
 
-    pub async fn publish(&self, event: &Event, about: &ObjectReference) -> kube::Result<()> {
+    pub async fn publish(&self, reason: Reason, note: String, about: &ObjectReference) -> kube::Result<()> {
+        let event = Event {
+            type_: reason.kind(),
+            reason: reason.name().to_owned(),
+            action: reason.action().to_owned(),
+            note: Some(note),
+            secondary: None,
+        };
+        self.publish_event(&event, about).await
+    }
+
+    async fn publish_event(&self, event: &Event, about: &ObjectReference) -> kube::Result<()> {
         let name = about.name.as_deref().unwrap_or_default();
         if name.len() + SUFFIX_LENGTH <= MAX_NAME_LENGTH {
             return self.recorder.publish(event, about).await;
@@ -99,6 +157,23 @@ mod tests {
             assert!(is_object_name(&name), "{name}");
             assert!(!name.contains("-."), "{name}");
         }
+    }
+
+    /// Somebody sees an Event at night and searches for its reason.
+    #[test]
+    fn every_reason_is_explained_and_no_other() {
+        let text = lockstep_testing::documents::read("docs/operations.md").unwrap();
+        let section = text.split("## Troubleshooting by event").nth(1).unwrap().split("\n## ").next().unwrap();
+        let explained: Vec<&str> = section
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `"))
+            .filter_map(|line| line.split('`').next())
+            .collect();
+        let missing: Vec<&str> = Reason::all().map(Reason::name).filter(|name| !explained.contains(name)).collect();
+        assert!(missing.is_empty(), "docs/operations.md does not explain {missing:?}");
+        let extra: Vec<&&str> =
+            explained.iter().filter(|name| !Reason::all().any(|known| known.name() == **name)).collect();
+        assert!(extra.is_empty(), "docs/operations.md explains {extra:?}, which are no reasons");
     }
 
     #[test]

@@ -161,6 +161,37 @@ fn set(gauge: &Gauge, count: usize) {
 mod tests {
     use super::*;
 
+    /// One row per metric, from what a scrape shows.
+    fn table(text: &str) -> String {
+        let mut rows = String::from("| metric | type | labels | meaning |\n|---|---|---|---|\n");
+        let mut lines = text.lines().peekable();
+        while let Some(line) = lines.next() {
+            let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) else {
+                continue;
+            };
+            let kind = lines.next().and_then(|line| line.rsplit(' ').next()).unwrap_or_default();
+            let sample = lines.peek().copied().unwrap_or_default();
+            let labels =
+                sample.split_once('{').and_then(|(_, rest)| rest.split_once('=')).map_or("", |(label, _)| label);
+            let (suffix, labels) = match kind {
+                "counter" => ("_total", labels),
+                "histogram" => ("_bucket", "le"),
+                _ => ("", labels),
+            };
+            let labels = if labels.is_empty() { String::new() } else { format!("`{labels}`") };
+            rows += &format!("| `{name}{suffix}` | {kind} | {labels} | {} |\n", help.trim_end_matches('.'));
+        }
+        rows
+    }
+
+    #[test]
+    fn every_metric_is_in_the_documents() {
+        let metrics = Metrics::default();
+        metrics.admission("policy");
+        metrics.release_ended(lockstep_core::release::Phase::Succeeded);
+        lockstep_testing::documents::check_section("docs/operations.md", "metrics", &table(&metrics.text())).unwrap();
+    }
+
     #[test]
     fn the_mode_is_a_label() {
         let metrics = Metrics::default();

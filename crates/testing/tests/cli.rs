@@ -1,6 +1,5 @@
 //! The command line as people and pipelines use it: what it says, and its exit codes.
 
-use std::path::PathBuf;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
@@ -8,28 +7,10 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use lockstep_api::{Release, ReleasePolicySpec};
 use lockstep_testing::manifests::{config_map, web_deployment};
-use lockstep_testing::{SHORT, Scenario, eventually, impatient, scenario};
+use lockstep_testing::{SHORT, Scenario, command_line, eventually, impatient, scenario};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
-use tokio::sync::OnceCell;
-
-static BUILT: OnceCell<PathBuf> = OnceCell::const_new();
-
-/// The command, built from this very source, beside the tests.
-async fn binary() -> Result<&'static PathBuf> {
-    BUILT
-        .get_or_try_init(async || {
-            let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-            let build = Command::new(cargo).args(["build", "--quiet", "--package", "lockstep-cli"]).status().await?;
-            ensure!(build.success(), "lockstep-cli does not build");
-            // target/debug/deps/cli-…
-            let own = std::env::current_exe()?;
-            let folder = own.parent().and_then(|deps| deps.parent()).context("the test is not in a target folder")?;
-            Ok(folder.join("lockstep"))
-        })
-        .await
-}
 
 struct Answer {
     code: i32,
@@ -54,7 +35,7 @@ impl Answer {
 }
 
 async fn lockstep(stage: &Scenario, arguments: &[&str], input: &str) -> Result<Answer> {
-    let mut command = Command::new(binary().await?);
+    let mut command = Command::new(command_line().await?);
     command.args(arguments).args(["--namespace", &stage.namespace]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn()?;

@@ -4,7 +4,6 @@ use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, Patch};
-use kube::runtime::events::{Event, EventType};
 use kube::{Api, Resource, ResourceExt};
 use lockstep_api::{
     Held, Move as ApiMove, Release, ReleaseCondition, ReleaseSpec, ReleaseStatus, Source as ApiSource, VersionedConfig,
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::status::{config_reference, summary, whole};
 use super::{Doing, ExecuteError, Executor, Written, our_reference, patch_params, post_params, written_managed};
+use crate::events::Reason;
 use crate::facts::{Key, ManagedFact, ReleaseFact, WorkloadFact};
 use crate::index::{ConfigId, ConfigView, Fact, How, ReleaseView, Start, Watched, WorkloadId};
 
@@ -286,39 +286,24 @@ impl Executor {
 
     /// Events for people, about the release and its configs. That one is lost is no reason to stop.
     async fn tell(&self, namespace: &str, release: &Release, progress: &Progress, source: Option<(&ConfigId, &str)>) {
-        let is_bad = matches!(
-            progress.phase,
-            Phase::RollingBack | Phase::RolledBack | Phase::Failed | Phase::Rejected | Phase::Aborted
-        );
         let summary = release.status.as_ref().map(|status| status.summary.clone()).unwrap_or_default();
-        let event = Event {
-            type_: if is_bad { EventType::Warning } else { EventType::Normal },
-            reason: progress.phase.to_string(),
-            action: "Release".to_owned(),
-            note: Some(format!("{summary}: {}", progress.reason)),
-            secondary: None,
-        };
-        self.publish_event(&event, &release.object_ref(&())).await;
+        let (reason, note) = (Reason::Phase(progress.phase), format!("{summary}: {}", progress.reason));
+        self.publish_event(reason, &note, &release.object_ref(&())).await;
         let is_worth_telling = progress.phase.has_ended() || progress.phase == Phase::RollingBack;
         if let Some((id, uid)) = source {
-            self.publish_event(&event, &config_reference(id, uid)).await;
+            self.publish_event(reason, &note, &config_reference(id, uid)).await;
         } else if is_worth_telling {
             for step in &release.spec.moves {
                 let id = ConfigId { namespace: namespace.to_owned(), config: (&step.source).into() };
-                self.publish_event(&event, &config_reference(&id, "")).await;
+                self.publish_event(reason, &note, &config_reference(&id, "")).await;
             }
         }
     }
 
     async fn tell_consumer(&self, view: &ReleaseView, fact: &WorkloadFact, pins: &Pins) {
         let is_back = view.fact.core.progress.phase == Phase::RollingBack;
-        let event = Event {
-            type_: if is_back { EventType::Warning } else { EventType::Normal },
-            reason: if is_back { "ConfigRolledBack" } else { "ConfigReleased" }.to_owned(),
-            action: "Pin".to_owned(),
-            note: Some(format!("release {} pins it to {pins}", view.id.name)),
-            secondary: None,
-        };
+        let reason = if is_back { Reason::ConfigRolledBack } else { Reason::ConfigReleased };
+        let note = format!("release {} pins it to {pins}", view.id.name);
         let about = ObjectReference {
             api_version: Some(fact.owner.api_version.clone()),
             kind: Some(fact.owner.kind.clone()),
@@ -327,11 +312,11 @@ impl Executor {
             uid: Some(fact.owner.uid.clone()),
             ..ObjectReference::default()
         };
-        self.publish_event(&event, &about).await;
+        self.publish_event(reason, &note, &about).await;
     }
 
-    async fn publish_event(&self, event: &Event, about: &ObjectReference) {
-        if let Err(error) = self.events.publish(event, about).await {
+    async fn publish_event(&self, reason: Reason, note: &str, about: &ObjectReference) {
+        if let Err(error) = self.events.publish(reason, note.to_owned(), about).await {
             tracing::warn!(%error, object = about.name, "an Event could not be written");
         }
     }

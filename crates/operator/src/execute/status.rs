@@ -4,12 +4,12 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Api;
 use kube::api::Patch;
-use kube::runtime::events::{Event, EventType};
 use lockstep_api::{ConditionType, Consumer, Held, VersionSummary, VersionedConfig, VersionedConfigStatus};
 use lockstep_core::Pin;
 use serde_json::{Value, json};
 
 use super::{ConfigOutcome, Doing, ExecuteError, Executor, patch_params, written_managed};
+use crate::events::Reason;
 use crate::facts::{ConfigFact, ManagedFact, ResourceVersion, VersionFact};
 use crate::index::{ConfigId, ConfigView, Fact, WorkloadKey};
 
@@ -161,14 +161,7 @@ impl Executor {
         let id = &view.id;
         tracing::warn!(namespace = id.namespace, config = %id.config, reason, "a change is refused");
         let about = config_reference(id, &source.uid);
-        let event = Event {
-            type_: EventType::Warning,
-            reason: "Refused".to_owned(),
-            action: "Release".to_owned(),
-            note: Some(reason.to_owned()),
-            secondary: None,
-        };
-        let published = self.events.publish(&event, &about).await;
+        let published = self.events.publish(Reason::Refused, reason.to_owned(), &about).await;
         published.doing(|| format!("write an Event about {} in {}", id.config, id.namespace))
     }
 }
