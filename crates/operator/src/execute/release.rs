@@ -251,11 +251,13 @@ impl Executor {
             let current = status.versions.iter().find(|version| version.object == step.to).cloned();
             let current =
                 current.or_else(|| view.versions.iter().find(|fact| fact.version.object == step.to).map(summary));
-            if let Some(current) = current {
-                outcome.written.push(
-                    self.note(managed, json!({"current": whole(&current), "held": null, "releasing": null})).await?,
-                );
+            let Some(current) = current else { continue };
+            let mut note = json!({"current": whole(&current), "releasing": null});
+            // What is held stays so while people run something else in its place.
+            if status.held.is_some_and(|held| held.object == step.to) {
+                note["held"] = Value::Null;
             }
+            outcome.written.push(self.note(managed, note).await?);
         }
         Ok(())
     }
