@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, IsTerminal};
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::cluster::Cluster;
 use crate::names::{ConfigName, typed};
-use crate::output::{FAINT, Format, STRONG, View, paint, print, render, say};
+use crate::output::{FAINT, Format, STRONG, View, announce, paint, print, render};
 use crate::release::FIELD_MANAGER;
 use crate::workloads::{self, Workload};
 
@@ -57,7 +57,12 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
     let mut adoption = Adoption { namespace: cluster.namespace.clone(), configs: Vec::new(), writes: Vec::new() };
     for target in &flags.targets {
         match target {
-            Target::Config(config) => adoption.add(config_step(cluster, config, &workloads).await?, true),
+            Target::Config(config) => {
+                let step = config_step(cluster, config, &workloads).await?;
+                let is_missing = step.does == missing();
+                ensure!(!is_missing, "there is no {config} in namespace {}: create it first", cluster.namespace);
+                adoption.add(step, true);
+            }
             Target::Workload { kind, name } => {
                 let kind = &kind.resource.kind;
                 let found = workloads.iter().find(|found| found.kind == *kind && found.name == *name);
@@ -79,7 +84,7 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
     for write in &adoption.writes {
         perform(cluster, write, &flags.targets).await?;
     }
-    say("done. See it: lockstep status")
+    announce(format, "done. See it: lockstep status")
 }
 
 fn confirm(is_sure: bool) -> Result<()> {
@@ -119,9 +124,14 @@ async fn config_step(cluster: &Cluster, config: &ConfigRef, workloads: &[Workloa
     })
 }
 
+/// A workload may name a config that is optional.
+fn missing() -> Does {
+    Does::Nothing("does not exist".to_owned())
+}
+
 /// What becomes of a config that is to be adopted.
 fn does(config: &ConfigRef, meta: Option<&ObjectMeta>, secret_type: Option<&str>, is_versioned: bool) -> Does {
-    let Some(meta) = meta else { return Does::Nothing("does not exist".to_owned()) };
+    let Some(meta) = meta else { return missing() };
     let says = |map: Option<&std::collections::BTreeMap<String, String>>, name: &str| {
         map.and_then(|map| map.get(name)).map(String::as_str) == Some(names::ON)
     };

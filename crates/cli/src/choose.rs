@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use crate::Outcome;
 use crate::cluster::Cluster;
-use crate::content::{Content, version};
+use crate::content::version;
 use crate::follow::{Wanted, What, follow as follow_change};
 use crate::names::{ConfigName, typed};
-use crate::output::{Format, say};
+use crate::output::{Format, announce, answer};
 use crate::release::{FIELD_MANAGER, TIMEOUT};
 use crate::status::under_way;
 
@@ -46,7 +46,11 @@ pub(crate) async fn rollback(cluster: &Cluster, flags: &RollbackFlags, format: F
     let object = cluster.versioned_config(config).await?;
     let releases = cluster.releases_of(config).await?;
     let target = target(&object, &releases, flags.to.as_deref())?;
-    let source = cluster.version_of(&object, &source(cluster, config).await?).await?;
+    let source = match cluster.content(config.kind, &config.name).await? {
+        Some(content) => cluster.version_of(&object, &content).await?,
+        // Without its source a config is what was last released of it.
+        None => object.status.as_ref().and_then(|status| status.current.clone()),
+    };
     write(cluster, config, json!({"spec": {"current": choice(&target, source.as_ref())}})).await?;
     let typed = typed(config);
     let until = match &source {
@@ -54,24 +58,32 @@ pub(crate) async fn rollback(cluster: &Cluster, flags: &RollbackFlags, format: F
         Some(source) => format!("instead of {}, until the config changes or `lockstep follow {typed}`", source.version),
         None => format!("until `lockstep follow {typed}`"),
     };
-    announce(format, &format!("{config} goes to {}, {until}", target.version))?;
-    finish(cluster, &flags.config, target.object, format).await
+    let message = format!("{config} goes to {}, {until}", target.version);
+    finish(cluster, &flags.config, target.object, format, &message).await
 }
 
 pub(crate) async fn follow(cluster: &Cluster, flags: &Flags, format: Format) -> Result<Outcome> {
     let config = &flags.config.0;
     let object = cluster.versioned_config(config).await?;
     if object.spec.current.is_none() {
-        announce(format, &format!("{config} follows its source already"))?;
+        answer(format, config, false, format!("{config} follows its source already"))?;
         return Ok(Outcome::Done);
     }
-    let source = cluster.version_of(&object, &source(cluster, config).await?).await?;
+    let content = cluster.content(config.kind, &config.name).await?;
+    let content = content.with_context(|| {
+        format!("{config} itself is gone from namespace {}: create it again first", cluster.namespace)
+    })?;
+    let source = cluster.version_of(&object, &content).await?;
     write(cluster, config, json!({"spec": {"current": null}})).await?;
     let version = source.as_ref().map_or("a new version", |source| source.version.as_str());
-    announce(format, &format!("{config} follows its source again: {version}"))?;
+    let held = object.status.and_then(|status| status.held);
+    let is_held = held.is_some_and(|held| source.as_ref().is_some_and(|source| source.object == held.object));
+    let typed = typed(config);
+    let but = if is_held { format!(", which is held: `lockstep retry {typed}` tries it again") } else { String::new() };
+    let message = format!("{config} follows its source again: {version}{but}");
     match source {
-        Some(source) => finish(cluster, flags, source.object, format).await,
-        None => Ok(Outcome::Done),
+        Some(source) if !is_held || flags.wait => finish(cluster, flags, source.object, format, &message).await,
+        _ => answer(format, config, true, message).map(|()| Outcome::Done),
     }
 }
 
@@ -81,19 +93,8 @@ pub(crate) async fn retry(cluster: &Cluster, flags: &Flags, format: Format) -> R
     let held = object.status.as_ref().and_then(|status| status.held.clone());
     let held = held.with_context(|| format!("no version of {config} is held: there is nothing to try again"))?;
     write(cluster, config, json!({"spec": {"retry": held.release}})).await?;
-    announce(format, &format!("{config}: {} is tried again, after it failed in {}", held.version, held.release))?;
-    finish(cluster, flags, held.object, format).await
-}
-
-/// What the config itself holds. Without it nothing is released any more.
-async fn source(cluster: &Cluster, config: &ConfigRef) -> Result<Content> {
-    let content = cluster.content(config.kind, &config.name).await?;
-    content
-        .with_context(|| format!("{config} itself is gone from namespace {}: create it again first", cluster.namespace))
-}
-
-fn announce(format: Format, line: &str) -> Result<()> {
-    if matches!(format, Format::Table | Format::Wide) { say(line) } else { Ok(()) }
+    let message = format!("{config}: {} is tried again, after it failed in {}", held.version, held.release);
+    finish(cluster, flags, held.object, format, &message).await
 }
 
 async fn write(cluster: &Cluster, config: &ConfigRef, patch: Value) -> Result<()> {
@@ -103,11 +104,13 @@ async fn write(cluster: &Cluster, config: &ConfigRef, patch: Value) -> Result<()
     written.map(drop).map_err(|error| cluster.explain(error, || format!("change VersionedConfig {name}")))
 }
 
-async fn finish(cluster: &Cluster, flags: &Flags, object: String, format: Format) -> Result<Outcome> {
+async fn finish(cluster: &Cluster, flags: &Flags, object: String, format: Format, message: &str) -> Result<Outcome> {
+    let config = &flags.config.0;
     if !flags.wait {
-        announce(format, &format!("See it: lockstep watch {}", typed(&flags.config.0)))?;
+        answer(format, config, true, format!("{message}. See it: lockstep watch {}", typed(config)))?;
         return Ok(Outcome::Done);
     }
+    announce(format, message)?;
     let wanted = Wanted { config: flags.config.0.clone(), what: What::Object(object) };
     follow_change(cluster, vec![wanted], flags.timeout, format).await
 }

@@ -203,11 +203,11 @@ async fn ask(command: Command, connection: &Connection, format: Format) -> Resul
         Command::Rollback(flags) => return choose::rollback(&cluster, &flags, format).await,
         Command::Follow(flags) => return choose::follow(&cluster, &flags, format).await,
         Command::Retry(flags) => return choose::retry(&cluster, &flags, format).await,
-        Command::Pause(flags) => steer::run(&cluster, &flags, Wish::Pause).await?,
-        Command::Resume(flags) => steer::run(&cluster, &flags, Wish::Resume).await?,
-        Command::Promote(flags) => steer::run(&cluster, &flags, Wish::Promote).await?,
-        Command::Abort(flags) => steer::run(&cluster, &flags, Wish::Abort).await?,
-        Command::Versions(flags) => versions::run(&cluster, &flags).await?,
+        Command::Pause(flags) => steer::run(&cluster, &flags, Wish::Pause, format).await?,
+        Command::Resume(flags) => steer::run(&cluster, &flags, Wish::Resume, format).await?,
+        Command::Promote(flags) => steer::run(&cluster, &flags, Wish::Promote, format).await?,
+        Command::Abort(flags) => steer::run(&cluster, &flags, Wish::Abort, format).await?,
+        Command::Versions(flags) => versions::run(&cluster, &flags, format).await?,
         Command::Operator(_) | Command::Version | Command::Completion { .. } => {}
     }
     Ok(Outcome::Done)

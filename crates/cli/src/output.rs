@@ -51,6 +51,31 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
+/// What a command that changes something has to say.
+#[derive(Debug, Serialize)]
+pub(crate) struct Answer {
+    /// `configmap/app`, `release/configmap-app-7`.
+    pub(crate) about: String,
+    pub(crate) changed: bool,
+    pub(crate) message: String,
+}
+
+impl View for Answer {
+    fn text(&self, _: bool) -> String {
+        format!("{}\n", self.message)
+    }
+}
+
+/// The answer to a command that changes something.
+pub(crate) fn answer(format: Format, about: &impl ToString, changed: bool, message: impl Into<String>) -> Result<()> {
+    print(&render(&Answer { about: about.to_string(), changed, message: message.into() }, format)?)
+}
+
+/// For people alone: programs get the answer itself.
+pub(crate) fn announce(format: Format, line: impl AsRef<str>) -> Result<()> {
+    if matches!(format, Format::Table | Format::Wide) { say(line) } else { Ok(()) }
+}
+
 pub(crate) fn say(line: impl AsRef<str>) -> Result<()> {
     print(&format!("{}\n", line.as_ref()))
 }
@@ -99,6 +124,14 @@ mod tests {
     fn causes_are_told_once() {
         let error = anyhow::anyhow!("no such file").context("/a: no such file").context("cannot read");
         assert_eq!(told(&error), "cannot read: /a: no such file");
+    }
+
+    #[test]
+    fn programs_get_an_answer_that_they_can_read() {
+        let answer = Answer { about: "configmap/app".into(), changed: true, message: "app goes to 1.0.0".into() };
+        let read: serde_json::Value = serde_json::from_str(&render(&answer, Format::Json).unwrap()).unwrap();
+        assert_eq!((&read["about"], &read["changed"]), (&"configmap/app".into(), &true.into()));
+        assert_eq!(render(&answer, Format::Table).unwrap(), "app goes to 1.0.0\n");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::names::ReleaseName;
-use crate::output::say;
+use crate::output::{Format, answer};
 use crate::release::FIELD_MANAGER;
 use crate::status::under_way;
 
@@ -62,17 +62,18 @@ impl Wish {
     }
 }
 
-pub(crate) async fn run(cluster: &Cluster, flags: &Flags, wish: Wish) -> Result<()> {
+pub(crate) async fn run(cluster: &Cluster, flags: &Flags, wish: Wish, format: Format) -> Result<()> {
     let release = find(cluster, &flags.what).await?;
-    let answer = match wish.answer(&release) {
-        Ok(answer) => answer,
-        Err(nothing) => return say(nothing),
-    };
     let name = release.metadata.name.clone().unwrap_or_default();
+    let about = format!("release/{name}");
+    let message = match wish.answer(&release) {
+        Ok(message) => message,
+        Err(nothing) => return answer(format, &about, false, nothing),
+    };
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let written = cluster.api::<Release>().patch(&name, &params, &Patch::Merge(wish.patch())).await;
     written.map_err(|error| cluster.explain(error, || format!("change release {name}")))?;
-    say(answer)
+    answer(format, &about, true, message)
 }
 
 async fn find(cluster: &Cluster, what: &ReleaseName) -> Result<Release> {

@@ -9,7 +9,7 @@ use lockstep_core::ConfigKind;
 use crate::cluster::Cluster;
 use crate::content::version;
 use crate::names::ConfigName;
-use crate::output::say;
+use crate::output::{Format, answer};
 
 #[derive(Debug, Args)]
 pub(crate) struct Flags {
@@ -28,7 +28,7 @@ enum Action {
     },
 }
 
-pub(crate) async fn run(cluster: &Cluster, flags: &Flags) -> Result<()> {
+pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Result<()> {
     let Action::Delete { config: ConfigName(config), version: name } = &flags.action;
     let object = cluster.versioned_config(config).await?;
     let version = version(&object, name)?;
@@ -38,5 +38,5 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags) -> Result<()> {
         ConfigKind::Secret => cluster.api::<Secret>().delete(name, &params).await.map(drop),
     };
     deleted.map_err(|error| cluster.explain(error, || format!("delete version {} of {config}", version.version)))?;
-    say(format!("version {} of {config} is deleted", version.version))
+    answer(format, config, true, format!("version {} of {config} is deleted", version.version))
 }

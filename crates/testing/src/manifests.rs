@@ -7,25 +7,48 @@ pub fn testapp_image() -> String {
     env::var("LOCKSTEP_TESTAPP_IMAGE").unwrap_or_else(|_| "lockstep.dev/testapp:dev".to_owned())
 }
 
-/// A Deployment `web` of the test app. Its environment comes from the ConfigMap `web-env`, its files from `web-files`.
-pub fn web_deployment(replicas: u32) -> String {
+/// A ConfigMap that opted in, with what comes below its labels.
+pub fn versioned(name: &str, rest: &str) -> String {
     format!(
         "
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {name}
+  labels: {{lockstep.dev/versioned: \"true\"}}
+{rest}
+"
+    )
+}
+
+/// A Deployment of such pods.
+pub fn deployment(name: &str, replicas: u32, pod_spec: &str) -> String {
+    format!(
+        "
+---
 apiVersion: apps/v1
 kind: Deployment
 metadata:
-  name: web
+  name: {name}
 spec:
   replicas: {replicas}
   selector:
-    matchLabels: {{app: web}}
+    matchLabels: {{app: {name}}}
   template:
     metadata:
-      labels: {{app: web}}
+      labels: {{app: {name}}}
     spec:
-{}",
-        indent(&web_pod_spec(), 6)
+{}
+---
+",
+        indent(pod_spec, 6)
     )
+}
+
+/// A Deployment `web` of the test app. Its environment comes from the ConfigMap `web-env`, its files from `web-files`.
+pub fn web_deployment(replicas: u32) -> String {
+    deployment("web", replicas, &web_pod_spec())
 }
 
 /// The same pod as a canary of Argo Rollouts: a third of the pods first, and then a person decides.

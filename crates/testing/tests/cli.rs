@@ -136,7 +136,8 @@ async fn a_release_is_paused_promoted_and_aborted() {
         in_phase(&stage, "Baking").await?;
         lockstep(&stage, &["pause", "web-env"], "").await?.expect(0, &["lockstep resume"])?;
         in_phase(&stage, "Paused").await?;
-        lockstep(&stage, &["resume", "web-env"], "").await?.expect(0, &[])?;
+        let answer = lockstep(&stage, &["resume", "web-env", "-o", "json"], "").await?.json()?;
+        ensure!(answer["changed"] == true && answer["about"] == "release/configmap-web-env-1", "{answer}");
         in_phase(&stage, "Baking").await?;
         lockstep(&stage, &["promote", "web-env"], "").await?.expect(0, &[])?;
         stage.released("configmap/web-env", "r2").await?;
@@ -167,6 +168,35 @@ async fn in_phase(stage: &Scenario, phase: &str) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// Each says which object it looked for, and what to do.
+#[tokio::test]
+async fn what_is_not_there_is_told_by_every_command() {
+    scenario("cli-nothing", |stage| async move {
+        let not_versioned = "configmap/nothing is not versioned in namespace";
+        for command in ["status", "history", "diff", "get", "watch", "rollback", "follow", "retry"] {
+            lockstep(&stage, &[command, "nothing"], "").await?.expect(1, &[not_versioned, "lockstep adopt nothing"])?;
+        }
+        for command in ["pause", "resume", "promote", "abort"] {
+            lockstep(&stage, &[command, "nothing"], "").await?.expect(1, &[not_versioned])?;
+            lockstep(&stage, &[command, "release/nothing"], "").await?.expect(1, &["there is no release nothing"])?;
+        }
+        for (arguments, told) in [
+            (&["versions", "delete", "nothing", "1.0.0"][..], not_versioned),
+            (&["adopt", "nothing", "--yes"], "there is no configmap/nothing"),
+            (&["adopt", "deployment/nothing", "--yes"], "there is no Deployment nothing"),
+            (&["release", "-f", "nothing.yaml"], "nothing.yaml cannot be read"),
+            (&["impact", "-f", "nothing.yaml"], "nothing.yaml cannot be read"),
+            (&["status", "job/nothing"], "write configmap/NAME or secret/NAME"),
+            (&["completion", "nothing"], "possible values: bash"),
+            (&["status", "--context", "nothing"], "nothing"),
+        ] {
+            lockstep(&stage, arguments, "").await?.expect(1, &[told])?;
+        }
+        lockstep(&stage, &["impact", "nothing"], "").await?.expect(0, &["is not versioned"])
+    })
+    .await;
 }
 
 #[tokio::test]

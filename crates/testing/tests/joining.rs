@@ -2,7 +2,7 @@
 //! a moment before. Without the config webhook this is a race that is nearly always won; lost, it costs a ReplicaSet and nothing else.
 
 use anyhow::{Context, Result, ensure};
-use lockstep_testing::manifests::testapp_image;
+use lockstep_testing::manifests::{deployment, testapp_image, versioned};
 use lockstep_testing::{SHORT, Scenario, eventually, scenario};
 
 const CHANGES: usize = 50;
@@ -106,35 +106,16 @@ async fn current_object(stage: &Scenario, name: &str) -> Result<String> {
 }
 
 fn shop(name: &str, change: usize) -> String {
-    format!(
-        "
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: {name}
-  labels: {{lockstep.dev/versioned: \"true\"}}
-data: {{COLOR: c{change}}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: {name}
-spec:
-  replicas: 0
-  selector:
-    matchLabels: {{app: {name}}}
-  template:
-    metadata:
-      labels: {{app: {name}}}
-    spec:
-      containers:
-      - name: web
-        image: {}
-        env:
-        - {{name: BUILD, value: b{change}}}
-        envFrom:
-        - configMapRef: {{name: {name}}}
+    let pod = format!(
+        "containers:
+- name: web
+  image: {}
+  env:
+  - {{name: BUILD, value: b{change}}}
+  envFrom:
+  - configMapRef: {{name: {name}}}
 ",
         testapp_image()
-    )
+    );
+    versioned(name, &format!("data: {{COLOR: c{change}}}")) + &deployment(name, 0, &pod)
 }

@@ -6,7 +6,9 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use lockstep_testing::manifests::{config_map, indent, testapp_image, versioned_colors, web_deployment, web_pod_spec};
+use lockstep_testing::manifests::{
+    config_map, deployment, indent, testapp_image, versioned, versioned_colors, web_deployment, web_pod_spec,
+};
 use lockstep_testing::report::ConfigReport;
 use lockstep_testing::{SHORT, Scenario, eventually, holds, scenario};
 use serde_json::json;
@@ -531,19 +533,6 @@ stringData: {{COLOR: {color:?}}}
     )
 }
 
-fn versioned(name: &str, data: &str) -> String {
-    format!(
-        "
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: {name}
-  labels: {{lockstep.dev/versioned: \"true\"}}
-{data}
-"
-    )
-}
-
 fn with_behavior(behavior: &str) -> String {
     format!(
         "\n---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: web-env\ndata: {{COLOR: green, BEHAVIOR: {behavior}}}\n"
@@ -552,22 +541,7 @@ fn with_behavior(behavior: &str) -> String {
 
 fn deployment_with_secret() -> String {
     let spec = web_pod_spec().replace("volumes:", "volumes:\n- name: secret\n  secret: {secretName: web-secret}");
-    format!(
-        "
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: web
-spec:
-  selector:
-    matchLabels: {{app: web}}
-  template:
-    metadata:
-      labels: {{app: web}}
-    spec:
-{}",
-        indent(&spec, 6)
-    )
+    deployment("web", 1, &spec)
 }
 
 async fn change_env(stage: &Scenario, color: &str) -> Result<()> {

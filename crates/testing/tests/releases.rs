@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use lockstep_api::{Canary, KeySchemaSpec, Release, ReleasePolicySpec, RuleSpec, ValidationSpec};
-use lockstep_testing::manifests::{indent, testapp_image};
+use lockstep_testing::manifests::{self, indent, testapp_image, versioned};
 use lockstep_testing::{LONG, SHORT, Scenario, eventually, holds, impatient, scenario};
 
 const FIRST: &str = "configmap-app-1";
@@ -396,7 +396,7 @@ async fn who_uses_no_changed_key_is_not_restarted() {
     scenario("keys", |stage| async move {
         let one_key =
             deployment("api", 1, "env:\n- name: BEHAVIOR\n  valueFrom: {configMapKeyRef: {name: app, key: OTHER}}\n")
-                .replace(ENV_FROM, "");
+                .replace(&indent(ENV_FROM, 6), "");
         set_up_one(&stage, &(deployment("web", 1, "") + &one_key)).await?;
         let before = pods(&stage, "app=api").await?;
         stage.apply(&config("green", "healthy")).await?;
@@ -440,7 +440,7 @@ async fn steer(stage: &Scenario, object: &str, patch: &str) -> Result<()> {
 async fn set_up(stage: &Scenario, workloads: &str) -> Result<()> {
     set_up_one(stage, workloads).await?;
     eventually("all pods to see blue", SHORT, async || {
-        let seen = colors(stage, "lockstep-test=yes").await?;
+        let seen = colors(stage, "app").await?;
         ensure!(!seen.is_empty() && seen.values().all(|color| color == "blue"), "{seen:?}");
         Ok(())
     })
@@ -452,8 +452,8 @@ async fn set_up_one(stage: &Scenario, workloads: &str) -> Result<()> {
     stage.apply(&config("blue", "healthy")).await?;
     stage.released("configmap/app", "1.0.0").await?;
     eventually("all pods to be ready", SHORT, async || {
-        let found = stage.pods("lockstep-test=yes").await?;
-        let ready = stage.ready_pods("lockstep-test=yes", found.len()).await?;
+        let found = stage.pods("app").await?;
+        let ready = stage.ready_pods("app", found.len()).await?;
         ensure!(!ready.is_empty());
         Ok(())
     })
@@ -461,56 +461,28 @@ async fn set_up_one(stage: &Scenario, workloads: &str) -> Result<()> {
 }
 
 fn config(color: &str, behavior: &str) -> String {
-    format!(
-        "
----
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: app
-  labels: {{lockstep.dev/versioned: \"true\"}}
-data:
-  COLOR: {color}
-  BEHAVIOR: {behavior}
-  OTHER: healthy
----
-"
-    )
+    versioned("app", &format!("data:\n  COLOR: {color}\n  BEHAVIOR: {behavior}\n  OTHER: healthy\n---"))
 }
 
-const ENV_FROM: &str = "        envFrom:\n        - configMapRef: {name: app}\n";
+const ENV_FROM: &str = "  envFrom:\n  - configMapRef: {name: app}\n";
 
-fn deployment(name: &str, replicas: u32, env: &str) -> String {
-    format!(
-        "
----
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: {name}
-spec:
-  replicas: {replicas}
-  selector:
-    matchLabels: {{app: {name}}}
-  template:
-    metadata:
-      labels: {{app: {name}, lockstep-test: \"yes\"}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: app
-        image: {}
-        ports:
-        - containerPort: 8080
-        readinessProbe:
-          httpGet: {{path: /readyz, port: 8080}}
-          periodSeconds: 1
-{ENV_FROM}{}
----
-",
+/// A Deployment of the test app, with what its container has besides.
+fn deployment(name: &str, replicas: u32, besides: &str) -> String {
+    let pod = format!(
+        "terminationGracePeriodSeconds: 1
+containers:
+- name: app
+  image: {}
+  ports:
+  - containerPort: 8080
+  readinessProbe:
+    httpGet: {{path: /readyz, port: 8080}}
+    periodSeconds: 1
+{ENV_FROM}{}",
         testapp_image(),
-        indent(env, 8)
-    )
+        indent(besides, 2)
+    );
+    manifests::deployment(name, replicas, &pod)
 }
 
 /// The uid of every pod, with its restarts.

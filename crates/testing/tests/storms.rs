@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::{ListParams, Patch, PatchParams};
 use lockstep_api::{Release, ReleasePolicySpec, StormGuardSpec, VersionedConfig, VersionedConfigStatus};
-use lockstep_testing::manifests::{testapp_image, versioned_colors, web_deployment};
+use lockstep_testing::manifests::{deployment, testapp_image, versioned, versioned_colors, web_deployment};
 use lockstep_testing::{LONG, SHORT, Scenario, eventually, holds, scenario};
 use serde_json::json;
 use tokio::sync::RwLock;
@@ -446,37 +446,22 @@ impl<'a> App<'a> {
 }
 
 fn small_app(name: &str) -> String {
-    let image = testapp_image();
+    versioned(name, "data: {COLOR: good-0, BEHAVIOR: healthy}") + &deployment(name, 1, &small_pod(name))
+}
+
+fn small_pod(config: &str) -> String {
     format!(
-        "
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: {name}
-  labels: {{lockstep.dev/versioned: \"true\"}}
-data: {{COLOR: good-0, BEHAVIOR: healthy}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: {name}
-spec:
-  selector:
-    matchLabels: {{app: {name}}}
-  template:
-    metadata:
-      labels: {{app: {name}}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: web
-        image: {image}
-        envFrom:
-        - configMapRef: {{name: {name}}}
-        readinessProbe:
-          httpGet: {{path: /readyz, port: 8080}}
-          periodSeconds: 1
-"
+        "terminationGracePeriodSeconds: 1
+containers:
+- name: web
+  image: {}
+  envFrom:
+  - configMapRef: {{name: {config}}}
+  readinessProbe:
+    httpGet: {{path: /readyz, port: 8080}}
+    periodSeconds: 1
+",
+        testapp_image()
     )
 }
 

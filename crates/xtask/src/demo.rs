@@ -111,10 +111,13 @@ impl Demo<'_> {
         note(&format!("    the shop's template says `name: shop`, and is pinned: {pins}"));
         note("\nThings to try:");
         for line in [
-            "kubectl -n demo edit configmap shop                    # a change of your own; BEHAVIOR: never-ready is bad, too",
-            "kubectl -n demo get releases --watch",
-            "kubectl -n demo describe release configmap-shop-2      # what happened to each consumer",
-            "kubectl -n demo patch vc configmap-shop --type=merge -p '{\"spec\":{\"current\":{\"version\":\"1.0.0\"}}}'",
+            "ln -sf \"$PWD\"/target/*/release/lockstep /usr/local/bin/lockstep    # the command, which was built just now",
+            "lockstep -n demo status shop                         # what is current, what is held, who runs what",
+            "lockstep -n demo history shop                        # what became of each change",
+            "kubectl -n demo edit configmap shop                  # a change of your own; BEHAVIOR: never-ready is bad, too",
+            "lockstep -n demo watch shop                          # how it goes",
+            "lockstep -n demo rollback shop --to 1.0.0            # until the config changes again",
+            "The quick start of README.md goes on from here.",
         ] {
             note(&format!("  {line}"));
         }
