@@ -16,6 +16,8 @@ pub struct PodHealth {
     /// Whether it runs the versions that are being released.
     pub is_new: bool,
     pub is_ready: bool,
+    /// Whether it was ready before, or is: one that was recreated is on its way, and has lost nothing.
+    pub was_ready: bool,
     /// Since when it is ready, or not.
     pub since: Option<Timestamp>,
     /// The most that one of its containers was restarted.
@@ -125,7 +127,8 @@ pub fn relapse(pods: &[PodHealth], restarts_before: u32, bake_started: Timestamp
         if pod.restarts > restarts_before {
             return Some(format!("pod {} restarted after it was ready", pod.name));
         }
-        let since = pod.since.filter(|since| !pod.is_ready && *since > bake_started)?;
+        let has_lost_it = pod.was_ready && !pod.is_ready;
+        let since = pod.since.filter(|since| has_lost_it && *since > bake_started)?;
         let grace = SignedDuration::try_from(READINESS_GRACE).unwrap_or_default();
         (now.duration_since(since) >= grace).then(|| format!("pod {} is not ready any more", pod.name))
     })
@@ -149,7 +152,15 @@ mod tests {
     use super::*;
 
     fn pod(name: &str, is_new: bool) -> PodHealth {
-        PodHealth { name: name.into(), is_new, is_ready: true, since: None, restarts: 0, trouble: None }
+        PodHealth {
+            name: name.into(),
+            is_new,
+            is_ready: true,
+            was_ready: true,
+            since: None,
+            restarts: 0,
+            trouble: None,
+        }
     }
 
     fn crashing(name: &str, is_new: bool) -> PodHealth {
@@ -218,6 +229,8 @@ mod tests {
         };
         assert!(relapse(&[lost(110)], 0, start, now).unwrap().contains("not ready"));
         assert_eq!(relapse(&[lost(118)], 0, start, now), None, "it may come back");
+        let recreated = PodHealth { was_ready: false, ..lost(110) };
+        assert_eq!(relapse(&[recreated], 0, start, now), None, "it is on its way");
         assert_eq!(relapse(&[lost(90)], 0, start, now), None, "it comes up only now");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use futures::StreamExt;
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::Client;
 use lockstep_core::health::PodHealth;
@@ -13,6 +14,9 @@ use crate::watch::{self, WatchEvent};
 
 /// How many events of pods may wait to be taken in. A watch that finds no room waits.
 const ROOM: usize = 1024;
+
+/// A pod is not ready from its start on; the kubelet notes both in whole seconds, one after the other. Later than that, it was ready in between.
+const AT_ITS_START: SignedDuration = SignedDuration::from_secs(1);
 
 /// What the kubelet says of a container that will not run by itself.
 const TROUBLES: [&str; 8] = [
@@ -78,12 +82,16 @@ impl Drop for PodWatches {
 pub fn health(pod: &Pod) -> PodHealth {
     let status = pod.status.clone().unwrap_or_default();
     let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
+    let is_ready = ready.is_some_and(|ready| ready.status == "True");
+    let since = ready.and_then(|ready| ready.last_transition_time.as_ref()).map(|time| time.0);
+    let started = status.start_time.as_ref().map(|time| time.0);
     let containers = || status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     PodHealth {
         name: pod.metadata.name.clone().unwrap_or_default(),
         is_new: false,
-        is_ready: ready.is_some_and(|ready| ready.status == "True"),
-        since: ready.and_then(|ready| ready.last_transition_time.as_ref()).map(|time| time.0),
+        is_ready,
+        was_ready: is_ready || started.zip(since).is_some_and(|(started, since)| since > started + AT_ITS_START),
+        since,
         restarts: containers().map(|container| u32::try_from(container.restart_count).unwrap_or(0)).max().unwrap_or(0),
         trouble: containers().find_map(trouble),
     }
@@ -124,6 +132,16 @@ mod tests {
         }]})));
         assert_eq!(found.trouble.as_deref(), Some("container app: CrashLoopBackOff (it ended with exit code 3)"));
         assert_eq!((found.restarts, found.is_ready), (2, false));
+    }
+
+    #[test]
+    fn a_pod_that_is_not_ready_yet_has_lost_nothing() {
+        let health_since = |since: &str| {
+            let condition = json!({"type": "Ready", "status": "False", "lastTransitionTime": since});
+            health(&pod(&json!({"startTime": "2026-01-01T00:00:00Z", "conditions": [condition]})))
+        };
+        assert!(!health_since("2026-01-01T00:00:01Z").was_ready);
+        assert!(health_since("2026-01-01T00:00:09Z").was_ready);
     }
 
     #[test]

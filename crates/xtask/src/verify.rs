@@ -57,7 +57,8 @@ fn end_to_end(home: &Home) -> Result<()> {
     ]);
     // A failure says what it found in the cluster; a stack of the async runtime would only bury that.
     tests.env("RUST_BACKTRACE", "0");
-    let outcome = command::run(tests.args(["--", PARALLEL_SCENARIOS]));
+    // What tests counted is worth reading, also when they pass.
+    let outcome = command::run(tests.args(["--", PARALLEL_SCENARIOS, "--show-output"]));
     let left = stage.leave(home);
     outcome.and(left)
 }

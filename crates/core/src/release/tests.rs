@@ -173,6 +173,7 @@ fn pod(name: &str, crashes: bool) -> PodHealth {
         name: name.into(),
         is_new: true,
         is_ready: !crashes,
+        was_ready: true,
         since: None,
         restarts: 0,
         trouble: crashes.then(|| "CrashLoopBackOff".to_owned()),
