@@ -87,7 +87,8 @@ impl<'a> Machine<'a> {
             self.actions.push(Action::Hold { reason: reason.clone() });
             self.enter(Phase::Aborted, reason);
         } else if let Some(reason) = self.observed.held {
-            self.enter(Phase::Aborted, reason);
+            // Held before it started: its content is invalid, or it is too large.
+            self.enter(Phase::Rejected, reason);
         } else if self.release().wishes.paused {
             self.enter(Phase::Paused, PAUSED);
         } else if let Some(block) = self.observed.blocked.clone() {

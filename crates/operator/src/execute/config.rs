@@ -9,6 +9,7 @@ use lockstep_core::plan::{Action, Choice, Managed, Observed, Source, plan};
 use lockstep_core::release::{Phase, Progress};
 use lockstep_core::validation::validate;
 use lockstep_core::{Entry, Version, names};
+use serde_json::json;
 
 use super::status::Report;
 use super::{
@@ -103,9 +104,9 @@ impl Executor {
         if !self.write(view, managed.as_ref(), new_version, new_entry, content, outcome).await? {
             return Ok(());
         }
-        if let Some((version, reason)) = report.rejected.take() {
-            let held = self.reject(view, managed.as_ref(), &version, reason, outcome).await?;
-            report.held = held;
+        if let (Some((version, reason)), Some(current)) = (report.rejected.take(), &managed) {
+            let (held, noted) = self.reject(view, current, &version, reason, outcome).await?;
+            (report.held, managed) = (Some(held), Some(noted));
         }
         self.report(view, managed.as_ref(), report, outcome).await
     }
@@ -175,16 +176,16 @@ impl Executor {
         Ok(fact.map(|fact| Written { watched: Watched::PinTable, key, fact: Some(Fact::Table(fact)) }))
     }
 
-    /// A release that ends before it starts: it says which key is wrong, and why.
+    /// A release that ends before it starts: it says which key is wrong, and why. The version is held before the release is there, so that
+    /// nobody can take it for one that should start.
     async fn reject(
         &self,
         view: &ConfigView,
-        managed: Option<&ManagedFact>,
+        managed: &ManagedFact,
         object: &str,
         reason: String,
         outcome: &mut ConfigOutcome,
-    ) -> Result<Option<Held>, ExecuteError> {
-        let Some(managed) = managed else { return Ok(None) };
+    ) -> Result<(Held, ManagedFact), ExecuteError> {
         let versions: Vec<_> =
             view.versions.iter().map(|fact| fact.version.clone()).chain(outcome.created.clone()).collect();
         let name_of = |object: &str| {
@@ -193,9 +194,11 @@ impl Executor {
         };
         let from = managed.released().unwrap_or_default().to_owned();
         let known = view.rejected.iter().find(|fact| fact.core.moves.iter().any(|step| step.to == object));
-        let release = if let Some(fact) = known {
-            fact.core.name.clone()
-        } else {
+        let release = known.map_or_else(|| view.next_release_name.clone(), |fact| fact.core.name.clone());
+        let held = Held { object: object.to_owned(), version: name_of(object), release, reason: reason.clone() };
+        let noted = self.note(managed, json!({"held": held})).await?;
+        outcome.written.push(written_managed(&noted));
+        if known.is_none() {
             let step = ApiMove {
                 source: ApiSource { kind: view.id.config.kind.into(), name: view.id.config.name.clone() },
                 from_version: name_of(&from),
@@ -206,15 +209,14 @@ impl Executor {
             let now = crate::clock::now();
             let progress = Progress {
                 phase: Phase::Rejected,
-                reason: reason.clone(),
+                reason,
                 phase_since: Some(now),
                 ended_at: Some(now),
                 ..Progress::default()
             };
             outcome.written.push(self.new_release(view, managed, &step, &progress).await?);
-            view.next_release_name.clone()
-        };
-        Ok(Some(Held { object: object.to_owned(), version: name_of(object), release, reason }))
+        }
+        Ok((held, noted))
     }
 
     /// Kubernetes' garbage collector takes the versions that only the VersionedConfig holds.

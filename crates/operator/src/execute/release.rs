@@ -240,7 +240,8 @@ impl Executor {
                 release: view.id.name.clone(),
                 reason: reason.to_owned(),
             };
-            outcome.written.push(self.note(managed, json!({"held": held, "releasing": null})).await?);
+            let noted = self.note(managed, json!({"held": held, "releasing": null})).await?;
+            outcome.written.push(written_managed(&noted));
         }
         Ok(())
     }
@@ -257,17 +258,17 @@ impl Executor {
             if status.held.is_some_and(|held| held.object == step.to) {
                 note["held"] = Value::Null;
             }
-            outcome.written.push(self.note(managed, note).await?);
+            outcome.written.push(written_managed(&self.note(managed, note).await?));
         }
         Ok(())
     }
 
-    async fn note(&self, managed: &ManagedFact, status: Value) -> Result<Written, ExecuteError> {
+    pub(super) async fn note(&self, managed: &ManagedFact, status: Value) -> Result<ManagedFact, ExecuteError> {
         let (name, namespace) = (managed.object.name_any(), managed.object.namespace().unwrap_or_default());
         let api: Api<VersionedConfig> = Api::namespaced(self.client.clone(), &namespace);
         let written = api.patch_status(&name, &patch_params(), &Patch::Merge(json!({"status": status}))).await;
         let object = written.doing(|| format!("report on VersionedConfig {name} in {namespace}"))?;
-        Ok(written_managed(&ManagedFact::read(object)))
+        Ok(ManagedFact::read(object))
     }
 
     async fn record(&self, namespace: &str, fact: &ReleaseFact, progress: &Progress) -> Result<Release, ExecuteError> {
