@@ -138,20 +138,8 @@ pub fn indent(text: &str, spaces: usize) -> String {
 /// The ConfigMaps `web-env` and `web-files`, versioned, with one color in both and nothing kept that is not in use.
 pub fn versioned_colors(color: &str) -> String {
     let one = |name: &str, key: &str| {
-        format!(
-            "
----
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: {name}
-  labels: {{lockstep.dev/versioned: \"true\"}}
-  annotations: {{lockstep.dev/retain: \"0\"}}
-data:
-  {key}: {color:?}
----
-"
-        )
+        let rest = format!("  annotations: {{lockstep.dev/retain: \"0\"}}\ndata:\n  {key}: {color:?}\n---");
+        versioned(name, &rest)
     };
     one("web-env", "COLOR") + &one("web-files", "color")
 }
