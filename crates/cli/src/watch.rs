@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use jiff::SignedDuration;
 use lockstep_api::{Release, VersionSummary, VersionedConfig};
@@ -18,8 +18,8 @@ use crate::output::{Format, say};
 use crate::progress::headline;
 use crate::status::under_way;
 
-/// How long the operator may take to see a change.
-const OPERATOR_GRACE: Duration = Duration::from_secs(3);
+/// How long the operator may take to see a change: moments, unless the machine is very busy or another replica takes over.
+const OPERATOR_GRACE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
@@ -82,12 +82,15 @@ async fn moving(cluster: &Cluster, config: &ConfigRef) -> Result<Option<Wanted>>
         if object.spec.current.is_some() || is_settled(&object, cluster.version_of(&object, &content).await?.as_ref()) {
             return Ok(None);
         }
-        if object.status.is_some_and(|status| status.releasing.is_some()) {
+        if is_seen(&object) {
             let what = What::Content(Box::new(content), BTreeSet::new());
             return Ok(Some(Wanted { config: config.clone(), what }));
         }
         if Instant::now() >= deadline {
-            return Ok(None);
+            bail!(
+                "the operator has not taken up the last change of {config} within {} s: see what `lockstep doctor` says",
+                OPERATOR_GRACE.as_secs()
+            );
         }
         sleep(POLL).await;
     }
@@ -98,6 +101,12 @@ fn is_settled(object: &VersionedConfig, source: Option<&VersionSummary>) -> bool
     let (Some(status), Some(source)) = (&object.status, source) else { return false };
     let is_current = status.current.as_ref().is_some_and(|current| current.object == source.object);
     is_current || status.held.as_ref().is_some_and(|held| held.object == source.object)
+}
+
+/// Whether the operator has begun with a change, or refused it: its end can be waited for.
+fn is_seen(object: &VersionedConfig) -> bool {
+    let Some(status) = &object.status else { return false };
+    status.releasing.is_some() || status.conditions.iter().any(|condition| condition.reason == "Refused")
 }
 
 fn open(releases: &[Release]) -> Vec<Wanted> {

@@ -40,7 +40,7 @@ pub async fn connect_to(kubeconfig: Option<&Path>, context: Option<&str>) -> Res
 
 fn client(mut config: Config) -> Result<Client> {
     // Whoever comes first decides, and all decide the same.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let _ = rustls::crypto::ring::default_provider().install_default();
     config.headers.push((USER_AGENT, OURS));
     Client::try_from(config).context("the kubeconfig or service account cannot be used")
 }

@@ -12,12 +12,26 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use lockstep_api::{ReleasePolicy, ReleasePolicySpec, StormGuardSpec};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::diagnostics;
 use crate::report::ConfigReport;
 
+/// Where the API server has each kind that tests read.
+const KINDS: [(&str, &str); 10] = [
+    ("cronjob", "apis/batch/v1"),
+    ("daemonset", "apis/apps/v1"),
+    ("deployment", "apis/apps/v1"),
+    ("job", "apis/batch/v1"),
+    ("release", "apis/lockstep.dev/v1alpha1"),
+    ("replicaset", "apis/apps/v1"),
+    ("replicationcontroller", "api/v1"),
+    ("rollout", "apis/argoproj.io/v1alpha1"),
+    ("statefulset", "apis/apps/v1"),
+    ("versionedconfig", "apis/lockstep.dev/v1alpha1"),
+];
 /// Set to keep the namespaces of failed tests for a closer look.
 const KEEP_VARIABLE: &str = "LOCKSTEP_KEEP";
 
@@ -53,7 +67,7 @@ where
 impl Scenario {
     async fn set(name: &str) -> Result<Self> {
         // Several tests of one process come here at once; the first one decides, and all decide the same.
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::try_default().await.context("no cluster: run `make test`, or set KUBECONFIG")?;
         let moment = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() % 0x0100_0000;
         let namespace = format!("e2e-{name}-{moment:06x}");
@@ -133,6 +147,17 @@ impl Scenario {
             bail!("{shown} failed: {}{stdout}", String::from_utf8_lossy(&output.stderr));
         }
         Ok(stdout)
+    }
+
+    /// An object as it is, by the name that kubectl has for it (`deployment/web`). For what is asked again and again: starting
+    /// kubectl each time would keep the machine busier than the cluster does.
+    pub async fn read(&self, name: &str) -> Result<Value> {
+        let (kind, object) = name.split_once('/').with_context(|| format!("{name} is no KIND/NAME"))?;
+        let (_, group) =
+            KINDS.iter().find(|(known, _)| *known == kind).with_context(|| format!("{kind} is not known"))?;
+        let uri = format!("/{group}/namespaces/{}/{kind}s/{object}", self.namespace);
+        let text = self.client.request_text(http::Request::get(uri).body(Vec::new())?).await;
+        serde_json::from_str(&text.with_context(|| format!("cannot read {name}"))?).context("an object is no JSON")
     }
 
     /// The pods that a label selector finds and that are not about to go.

@@ -44,9 +44,9 @@ impl Scenario {
     pub async fn released(&self, config: &str, version: &str) -> Result<()> {
         let object = config.replace('/', "-");
         eventually(&format!("{config} to be released as {version}"), SHORT, async || {
-            let path = "jsonpath={.status.current.version}";
-            let current = self.kubectl(&["get", "versionedconfig", &object, "-o", path]).await?;
-            ensure!(current == version, "{config} is at {current:?}");
+            let found = self.read(&format!("versionedconfig/{object}")).await?;
+            let current = &found["status"]["current"]["version"];
+            ensure!(*current == version, "{config} is at {current}");
             Ok(())
         })
         .await
@@ -54,10 +54,10 @@ impl Scenario {
 
     /// The pins of a workload's template.
     pub async fn pins(&self, workload: &str) -> Result<String> {
+        let spec = &self.read(workload).await?["spec"];
         let template =
-            if workload.starts_with("cronjob") { ".spec.jobTemplate.spec.template" } else { ".spec.template" };
-        let path = format!(r"jsonpath={{{template}.metadata.annotations.lockstep\.dev/pins}}");
-        self.kubectl(&["get", workload, "-o", &path]).await
+            if workload.starts_with("cronjob") { &spec["jobTemplate"]["spec"]["template"] } else { &spec["template"] };
+        Ok(template["metadata"]["annotations"]["lockstep.dev/pins"].as_str().unwrap_or_default().to_owned())
     }
 
     pub async fn replica_sets(&self) -> Result<BTreeSet<String>> {

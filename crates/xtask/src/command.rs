@@ -51,7 +51,8 @@ pub(crate) fn last_lines(text: &str, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-fn show(command: &Command) -> String {
+/// A command as one would type it, for messages.
+pub(crate) fn show(command: &Command) -> String {
     let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).collect();
     let text = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     format!("`{text}`")

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
+use crate::cargo::Profile;
 use crate::command;
-use crate::deploy;
+use crate::deploy::{self, Installer};
 use crate::home::{Home, repository};
 use crate::progress::note;
 use crate::stage::Stage;
@@ -20,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const PINS: &str = r"jsonpath={.spec.template.metadata.annotations.lockstep\.dev/pins}";
 
 pub(crate) fn run(home: &Home) -> Result<()> {
-    let stage = Stage::enter(home)?;
-    deploy::install(&stage)?;
+    let stage = Stage::enter(home, &[], Profile::Local)?;
+    deploy::install(&stage, Installer::Manifests)?;
     let demo = Demo { stage: &stage };
     command::output(demo.plain_kubectl().args(["delete", "namespace", NAMESPACE, "--ignore-not-found"]))?;
     command::output(demo.plain_kubectl().args(["create", "namespace", NAMESPACE]))?;
@@ -111,7 +112,7 @@ impl Demo<'_> {
         note(&format!("    the shop's template says `name: shop`, and is pinned: {pins}"));
         note("\nThings to try:");
         for line in [
-            "ln -sf \"$PWD\"/target/*/release/lockstep /usr/local/bin/lockstep    # the command, which was built just now",
+            "ln -sf \"$PWD\"/target/*/debug/lockstep /usr/local/bin/lockstep    # the command, which was built just now",
             "lockstep -n demo status shop                         # what is current, what is held, who runs what",
             "lockstep -n demo history shop                        # what became of each change",
             "kubectl -n demo edit configmap shop                  # a change of your own; BEHAVIOR: never-ready is bad, too",

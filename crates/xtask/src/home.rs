@@ -31,6 +31,15 @@ impl Home {
         self.root.join("images")
     }
 
+    /// Go's module and build caches. The user's own are left alone, so that all of ours can be removed.
+    pub(crate) fn go(&self) -> PathBuf {
+        self.root.join("go")
+    }
+
+    pub(crate) fn usual_times(&self) -> PathBuf {
+        self.root.join("usual-times.json")
+    }
+
     pub(crate) fn cluster(&self) -> PathBuf {
         self.root.join("cluster")
     }

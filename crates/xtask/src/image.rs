@@ -3,19 +3,16 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::cargo::{self, Profile};
 use crate::cluster::Cluster;
-use crate::command;
 use crate::home::{Home, repository};
-use crate::progress::{Step, note};
-use crate::tools::Tools;
+use crate::progress::{Part, note};
+use crate::tools::{Tool, Tools};
 
 pub(crate) const PAUSE: &str = "lockstep.dev/pause:local";
 pub(crate) const ARGO_ROLLOUTS: &str = "lockstep.dev/argo-rollouts:local";
@@ -32,66 +29,38 @@ struct Image<'a> {
     user: &'a str,
 }
 
-/// A binary of this workspace that has an image.
-struct Own {
-    reference: &'static str,
-    package: &'static str,
-    binary: &'static str,
-}
+/// The programs of this workspace that have an image.
+const OWN: [(&str, &str); 2] = [("lockstep.dev/lockstep:dev", "lockstep"), ("lockstep.dev/testapp:dev", "testapp")];
 
-const OWN: [Own; 2] = [
-    Own { reference: "lockstep.dev/lockstep:dev", package: "lockstep-cli", binary: "lockstep" },
-    Own { reference: "lockstep.dev/testapp:dev", package: "lockstep-testing", binary: "testapp" },
-];
-
-/// The images that the cluster itself needs, made once per version of their tools.
-pub(crate) fn ensure_cluster_images(home: &Home, tools: &Tools) -> Result<Vec<PathBuf>> {
-    let needed = [
-        (PAUSE, "kubernetes", "pause", USER),
+/// The image of a program that a tool of the cluster has, made once per version of the tool.
+pub(crate) fn ensure_of_tool(home: &Home, tools: &Tools, tool: Tool) -> Result<PathBuf> {
+    let (reference, program, user) = match tool {
+        Tool::ArgoRollouts => (ARGO_ROLLOUTS, "rollouts-controller", USER),
         // Port 53 is for root alone; all its other rights are dropped in the manifest.
-        (COREDNS, "coredns", "coredns", "0:0"),
-        (ARGO_ROLLOUTS, "argo-rollouts", "rollouts-controller", USER),
-    ];
-    fs::create_dir_all(home.images())?;
-    let ensure = |(reference, tool, program, user): (&str, &str, &str, &str)| {
-        let directory = tools.directory(tool);
-        let key = directory.file_name().context("a tool's directory has no name")?.to_string_lossy();
-        let tar = home.images().join(format!("{key}-{program}.tar"));
-        if !tar.exists() {
-            Image { reference, binary: &directory.join(program), user }.write(&tar)?;
-        }
-        Ok(tar)
+        Tool::CoreDns => (COREDNS, "coredns", "0:0"),
+        Tool::Kubernetes | Tool::Helm => (PAUSE, "pause", USER),
     };
-    needed.into_iter().map(ensure).collect()
+    fs::create_dir_all(home.images())?;
+    let directory = tools.directory(tool);
+    let key = directory.file_name().context("a tool's directory has no name")?.to_string_lossy();
+    let tar = home.images().join(format!("{key}-{program}.tar"));
+    if !tar.exists() {
+        Image { reference, binary: &directory.join(program), user }.write(&tar)?;
+    }
+    Ok(tar)
 }
 
-/// Builds our binaries statically and makes their images.
-pub(crate) fn build_own() -> Result<Vec<PathBuf>> {
-    let step = Step::start("build the images of lockstep and of the test app");
+/// Builds our programs and makes their images.
+pub(crate) fn build_own(profile: Profile, part: &Part) -> Result<Vec<PathBuf>> {
     let directory = repository().join("target/images");
     fs::create_dir_all(&directory)?;
-    let binaries = build_static(&OWN.each_ref().map(|own| (own.package, own.binary)))?;
-    let mut tars = Vec::new();
-    for (own, binary) in OWN.iter().zip(&binaries) {
-        let tar = directory.join(format!("{}.tar", own.binary));
-        Image { reference: own.reference, binary, user: USER }.write(&tar)?;
-        tars.push(tar);
-    }
-    step.done("");
-    Ok(tars)
-}
-
-/// Builds programs of this workspace that need nothing of the machine that they run on.
-pub(crate) fn build_static(programs: &[(&str, &str)]) -> Result<Vec<PathBuf>> {
-    let target = host_target()?;
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(repository()).args(["build", "--quiet", "--release", "--target", &target]);
-    for (package, binary) in programs {
-        cargo.args(["--package", package, "--bin", binary]);
-    }
-    command::run(cargo.env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
-    let directory = repository().join("target").join(target).join("release");
-    Ok(programs.iter().map(|(_, binary)| directory.join(binary)).collect())
+    let programs = cargo::programs(&OWN.map(|(_, program)| program), profile, part)?;
+    let make = |((reference, name), program): (&(&str, &str), &PathBuf)| {
+        let tar = directory.join(format!("{name}.tar"));
+        Image { reference, binary: program, user: USER }.write(&tar)?;
+        Ok(tar)
+    };
+    OWN.iter().zip(&programs).map(make).collect()
 }
 
 pub(crate) fn load(cluster: &Cluster, tars: &[PathBuf]) -> Result<()> {
@@ -103,12 +72,6 @@ pub(crate) fn load(cluster: &Cluster, tars: &[PathBuf]) -> Result<()> {
         note(&format!("  ✓ loaded {}", tar.display()));
     }
     Ok(())
-}
-
-fn host_target() -> Result<String> {
-    let about = command::output(Command::new("rustc").arg("-vV"))?;
-    let line = about.lines().find_map(|line| line.strip_prefix("host: "));
-    line.map(str::to_owned).context("rustc does not say which machine it is for")
 }
 
 impl Image<'_> {
@@ -125,9 +88,7 @@ impl Image<'_> {
     /// The layout is fixed by the OCI image specification; content is addressed by its digest.
     fn append_to(&self, archive: &mut tar::Builder<impl Write>) -> Result<()> {
         let files = self.layer()?;
-        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-        gzip.write_all(&files)?;
-        let layer = append_blob(archive, "application/vnd.oci.image.layer.v1.tar+gzip", &gzip.finish()?)?;
+        let layer = append_blob(archive, "application/vnd.oci.image.layer.v1.tar", &files)?;
         let config = self.config(&digest(&files)).to_string();
         let config = append_blob(archive, "application/vnd.oci.image.config.v1+json", config.as_bytes())?;
         let manifest = json!({

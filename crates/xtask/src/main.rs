@@ -1,6 +1,9 @@
 //! Everything that is done with this repository besides writing code. The Makefile's targets are thin wrappers on it.
 
 mod bench;
+mod build;
+mod cargo;
+mod clean;
 mod cluster;
 mod command;
 mod demo;
@@ -12,8 +15,9 @@ mod manifests;
 mod progress;
 mod requirements;
 mod stage;
+mod test;
 mod tools;
-mod verify;
+mod usual_times;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,10 +25,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::cargo::Profile;
 use crate::cluster::Cluster;
 use crate::home::Home;
 use crate::interrupt::Guard;
 use crate::progress::note;
+use crate::tools::Tool;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Builds, runs and tests Lockstep")]
@@ -50,21 +56,27 @@ enum Task {
     /// Make the plain manifests in deploy/ from the chart
     Manifests,
     /// Run every test: lints, unit tests, and end-to-end tests on a cluster that is started and stopped for them
-    Test,
+    Test(test::Choice),
     /// Run what needs no cluster
     TestUnit,
     /// Check formatting and lints
     Lint,
     /// Tell the story in the terminal while it happens on a real cluster
     Demo,
-    /// Measure
-    Bench,
+    /// Measure, with the published profile: all parts, or those named; `list` shows them
+    Bench { parts: Vec<String> },
+    /// Remove what all of this left on the machine: the cluster, tools, caches, builds
+    CleanAll,
 }
 
 #[derive(Subcommand)]
 enum ClusterAction {
     /// Start the cluster, or find it running; prints a line for the shell to eval
-    Up,
+    Up {
+        /// What to build and start beside Kubernetes and CoreDNS: `helm`, `argo-rollouts`
+        #[arg(long, value_delimiter = ' ')]
+        with: Vec<String>,
+    },
     /// Stop the cluster and remove all that it left
     Down,
     #[command(hide = true)]
@@ -74,7 +86,11 @@ enum ClusterAction {
 #[derive(Subcommand)]
 enum ImageAction {
     /// Only make the image files
-    Build,
+    Build {
+        /// As they are published: smaller and faster, and built far longer
+        #[arg(long)]
+        release: bool,
+    },
     /// Load any image, OCI or Docker, from a tar file into the running cluster
     Load { file: PathBuf },
 }
@@ -94,24 +110,37 @@ fn run(task: Task) -> Result<()> {
     match task {
         Task::Cluster { action: ClusterAction::Supervise } => cluster::supervisor::run(&home),
         Task::Cluster { action: ClusterAction::Down } => cluster::down(&home),
-        Task::Cluster { action: ClusterAction::Up } => {
-            let guard = Guard::set(&home)?;
-            let cluster = cluster::up(&home)?;
-            drop(guard);
-            print_environment(&cluster);
-            Ok(())
+        Task::Cluster { action: ClusterAction::Up { with } } => start(&home, &with),
+        Task::Image { action: None } => {
+            let cluster = cluster::running(&home)?;
+            image::load(&cluster, &build::ensure(&home, &[], Some(Profile::Local))?.1)
         }
-        Task::Image { action: None } => image::load(&cluster::running(&home)?, &image::build_own()?),
-        Task::Image { action: Some(ImageAction::Build) } => image::build_own().map(|tars| tell_files(&tars)),
+        Task::Image { action: Some(ImageAction::Build { release }) } => {
+            let profile = if release { Profile::Published } else { Profile::Local };
+            build::ensure(&home, &[], Some(profile)).map(|(_, images)| tell_files(&images))
+        }
         Task::Image { action: Some(ImageAction::Load { file }) } => image::load(&cluster::running(&home)?, &[file]),
         Task::Deploy => deploy::run(&home),
         Task::Manifests => manifests::run(&home),
-        Task::Test => verify::everything(&home),
-        Task::TestUnit => verify::unit(),
-        Task::Lint => verify::lint(),
+        Task::Test(choice) => test::run(&home, &choice),
+        Task::TestUnit => test::unit(),
+        Task::Lint => test::lint(),
         Task::Demo => demo::run(&home),
-        Task::Bench => bench::run(&home),
+        Task::Bench { parts } => bench::run(&home, &parts),
+        Task::CleanAll => clean::run(&home),
     }
+}
+
+fn start(home: &Home, with: &[String]) -> Result<()> {
+    let others: Vec<Tool> = with.iter().map(|name| Tool::by_name(name)).collect::<Result<_>>()?;
+    let needed = [&[Tool::Kubernetes, Tool::CoreDns], others.as_slice()].concat();
+    requirements::root_user()?;
+    let (tools, _) = build::ensure(home, &needed, None)?;
+    let guard = Guard::set(home)?;
+    let cluster = cluster::up(home, tools, &needed)?;
+    drop(guard);
+    print_environment(&cluster);
+    Ok(())
 }
 
 fn tell_files(files: &[PathBuf]) {

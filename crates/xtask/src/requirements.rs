@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cluster::network;
 use crate::command;
-use crate::progress::Step;
+use crate::progress::Part;
 
 /// The oldest Go that the pinned modules accept.
 const GO_MINOR: u32 = 26;
@@ -38,39 +38,45 @@ pub(crate) fn root_user() -> Result<()> {
     Ok(())
 }
 
-/// Installs what Debian's packages provide, or says what is missing.
-pub(crate) fn system_programs() -> Result<()> {
-    let missing = missing_packages();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let list = missing.join(" ");
-    if find_program("apt-get").is_none() {
-        bail!("programs are missing: install the packages {list} (Debian's names) and start again");
-    }
-    let step = Step::start(format!("install Debian packages {list}"));
-    let apt = |arguments: &[&str]| {
-        let mut apt = Command::new("apt-get");
-        apt.arg("-qq").args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
-        command::output(&mut apt).with_context(|| format!("install {list} by hand and start again"))
-    };
-    apt(&["update"])?;
-    apt(&[&["install", "--yes", "--no-install-recommends"], missing.as_slice()].concat())?;
-    if let [first, ..] = missing_packages().as_slice() {
-        bail!("the Debian package {first} is installed but its programs are not on PATH or in {}", CNI_DIRECTORIES[0]);
-    }
-    step.done("");
-    Ok(())
-}
-
-fn missing_packages() -> Vec<&'static str> {
+/// The Debian packages whose programs are missing here. Where they cannot be installed, that is said at once.
+pub(crate) fn missing_packages() -> Result<Vec<&'static str>> {
     let programs = PROGRAMS.iter().filter(|(program, _)| find_program(program).is_none()).map(|(_, package)| *package);
     let mut packages: Vec<_> = programs.collect();
     if cni_directory().is_none() {
         packages.push("containernetworking-plugins");
     }
     packages.dedup();
-    packages
+    if !packages.is_empty() && find_program("apt-get").is_none() {
+        bail!("programs are missing: install the packages {} (Debian's names) and start again", packages.join(" "));
+    }
+    Ok(packages)
+}
+
+pub(crate) fn install(packages: &[&'static str], part: &Part) -> Result<()> {
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let list = packages.join(" ");
+    part.say(format!("installing {list}"));
+    let apt = |arguments: &[&str]| {
+        let mut apt = Command::new("apt-get");
+        apt.arg("-qq").args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        command::output(&mut apt).with_context(|| format!("install {list} by hand and start again"))
+    };
+    apt(&["update"])?;
+    apt(&[&["install", "--yes", "--no-install-recommends"], packages].concat())?;
+    if let [first, ..] = missing_packages()?.as_slice() {
+        bail!("the Debian package {first} is installed but its programs are not on PATH or in {}", CNI_DIRECTORIES[0]);
+    }
+    part.done();
+    Ok(())
+}
+
+pub(crate) fn c_compiler() -> Result<()> {
+    if find_program("cc").is_none() {
+        bail!("a C compiler is missing: install the package gcc (Debian's name) and start again");
+    }
+    Ok(())
 }
 
 fn find_program(name: &str) -> Option<PathBuf> {

@@ -5,12 +5,16 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::build;
+use crate::cargo::Profile;
 use crate::cluster::{self, Cluster};
 use crate::command;
 use crate::home::Home;
 use crate::image;
 use crate::interrupt::Guard;
 use crate::progress::note;
+use crate::requirements;
+use crate::tools::Tool;
 
 const CHOICE_VARIABLE: &str = "LOCKSTEP_CLUSTER";
 
@@ -21,19 +25,23 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    /// Starts the local cluster if need be. Until `leave` or `keep`, an interrupt takes down what was started.
-    pub(crate) fn enter(home: &Home) -> Result<Self> {
+    /// Starts the local cluster if need be, with these tools built and in it. Until `leave`, an interrupt takes down what was
+    /// started.
+    pub(crate) fn enter(home: &Home, needed: &[Tool], profile: Profile) -> Result<Self> {
         match env::var(CHOICE_VARIABLE).as_deref() {
-            Err(_) | Ok("" | "local") => Self::enter_local(home),
+            Err(_) | Ok("" | "local") => Self::enter_local(home, needed, profile),
             Ok("existing") => Self::enter_existing(),
             Ok(other) => bail!("{CHOICE_VARIABLE}={other} is not known: use `local` or `existing`"),
         }
     }
 
-    fn enter_local(home: &Home) -> Result<Self> {
+    fn enter_local(home: &Home, needed: &[Tool], profile: Profile) -> Result<Self> {
+        requirements::root_user()?;
+        let needed = [&[Tool::Kubernetes], needed].concat();
+        let (tools, images) = build::ensure(home, &needed, Some(profile))?;
         let started_here = if cluster::running(home).is_ok() { None } else { Some(Guard::set(home)?) };
-        let cluster = cluster::up(home)?;
-        image::load(&cluster, &image::build_own()?)?;
+        let cluster = cluster::up(home, tools, &needed)?;
+        image::load(&cluster, &images)?;
         Ok(Self::Local { cluster, started_here })
     }
 

@@ -3,8 +3,10 @@
 //! Each folder of `cluster/tools` pins one of them with a go.mod and go.sum of its own. What was built is kept in the
 //! home directory under a key of version and content, so every checkout on the machine shares it.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -13,19 +15,34 @@ use sha2::{Digest, Sha256};
 
 use crate::command;
 use crate::home::{Home, repository};
-use crate::progress::Step;
-use crate::requirements;
-
-/// Free space that building all of them needs: sources, Go's build cache, binaries.
-const BUILD_SPACE_GIB: u64 = 12;
+use crate::progress::Part;
 
 /// One folder of `cluster/tools`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tool {
+    Kubernetes,
+    Helm,
+    CoreDns,
+    ArgoRollouts,
+}
+
+/// The names by which cluster/tools/kubernetes/main.go knows what to be.
+const KUBERNETES_COMPONENTS: [&str; 6] =
+    ["etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet"];
+
+/// What is known of a tool.
 struct Source {
+    tool: Tool,
+    /// The folder's name.
+    folder: &'static str,
+    /// As people write it.
     name: &'static str,
+    /// What building it takes: sources, Go's build cache, programs.
+    disk_gib: u64,
     /// The module whose version is the tool's version.
     module: &'static str,
-    /// What `go install` builds: the tools that go.mod declares, or the folder's own `main`.
-    package: &'static str,
+    /// What `go install` builds: the tools that go.mod declares, the folder's own `main`, or both.
+    packages: &'static [&'static str],
     /// Variables that say the version. A Kubernetes without one makes its clients misjudge what it can do.
     version_variables: &'static [&'static str],
     finish: fn(&Build) -> Result<()>,
@@ -33,79 +50,111 @@ struct Source {
 
 const SOURCES: [Source; 4] = [
     Source {
-        name: "kubernetes",
+        tool: Tool::Kubernetes,
+        folder: "kubernetes",
+        name: "Kubernetes",
+        disk_gib: 4,
         module: "k8s.io/kubernetes",
-        package: "tool",
+        packages: &[".", "tool"],
         version_variables: &["k8s.io/component-base/version.gitVersion", "k8s.io/client-go/pkg/version.gitVersion"],
         finish: finish_kubernetes,
     },
     Source {
-        name: "helm",
+        tool: Tool::Helm,
+        folder: "helm",
+        name: "Helm",
+        disk_gib: 2,
         module: "helm.sh/helm/v4",
-        package: "tool",
+        packages: &["tool"],
         version_variables: &["helm.sh/helm/v4/internal/version.version"],
         finish: |_| Ok(()),
     },
     Source {
-        name: "coredns",
+        tool: Tool::CoreDns,
+        folder: "coredns",
+        name: "CoreDNS",
+        disk_gib: 1,
         module: "github.com/coredns/coredns",
-        package: ".",
+        packages: &["."],
         version_variables: &[],
         finish: |_| Ok(()),
     },
     Source {
-        name: "argo-rollouts",
+        tool: Tool::ArgoRollouts,
+        folder: "argo-rollouts",
+        name: "Argo Rollouts",
+        disk_gib: 3,
         module: "github.com/argoproj/argo-rollouts",
-        package: "tool",
+        packages: &["tool"],
         version_variables: &["github.com/argoproj/argo-rollouts/utils/version.version"],
         finish: copy_argo_manifest,
     },
 ];
 
-/// The built tools: where each program is.
+impl Tool {
+    pub(crate) const ALL: [Self; 4] = [Self::Kubernetes, Self::Helm, Self::CoreDns, Self::ArgoRollouts];
+
+    /// By the name of its folder.
+    pub(crate) fn by_name(name: &str) -> Result<Self> {
+        let known = SOURCES.iter().find(|source| source.folder == name);
+        let names = SOURCES.iter().map(|source| source.folder).collect::<Vec<_>>().join(", ");
+        known.map(|source| source.tool).with_context(|| format!("there is no tool {name}: there are {names}"))
+    }
+
+    /// As people write it.
+    pub(crate) fn title(self) -> &'static str {
+        self.source().name
+    }
+
+    pub(crate) fn disk_gib(self) -> u64 {
+        self.source().disk_gib
+    }
+
+    fn source(self) -> &'static Source {
+        SOURCES.iter().find(|source| source.tool == self).unwrap_or(&SOURCES[0])
+    }
+}
+
+/// Where each program is, built or not.
 #[derive(Debug, Clone)]
 pub(crate) struct Tools {
-    directories: Vec<(&'static str, PathBuf)>,
+    home: Home,
+    directories: Vec<(Tool, PathBuf)>,
 }
 
 impl Tools {
-    /// Builds what is missing, with progress.
-    pub(crate) fn ensure(home: &Home) -> Result<Self> {
-        let tools = Self::locate(home)?;
-        let missing: Vec<_> = SOURCES.iter().zip(&tools.directories).filter(|(_, (_, path))| !path.exists()).collect();
-        if !missing.is_empty() {
-            requirements::go_toolchain()?;
-            requirements::free_space(home.root(), BUILD_SPACE_GIB)?;
-        }
-        for (source, (_, directory)) in missing {
-            source.build(directory)?;
-        }
-        Ok(tools)
+    /// Those of this checkout.
+    pub(crate) fn locate(home: &Home) -> Result<Self> {
+        let directory = |source: &Source| Ok((source.tool, home.tools().join(source.cache_key()?)));
+        Ok(Self { home: home.clone(), directories: SOURCES.iter().map(directory).collect::<Result<_>>()? })
     }
 
-    /// Where the tools of this checkout are, built or not.
-    pub(crate) fn locate(home: &Home) -> Result<Self> {
-        let directory = |source: &Source| Ok((source.name, home.tools().join(source.cache_key()?)));
-        Ok(Self { directories: SOURCES.iter().map(directory).collect::<Result<_>>()? })
+    /// Those of the needed ones that have to be built first.
+    pub(crate) fn missing(&self, needed: &[Tool]) -> Vec<Tool> {
+        Tool::ALL.into_iter().filter(|tool| needed.contains(tool) && !self.directory(*tool).exists()).collect()
+    }
+
+    pub(crate) fn build(&self, tool: Tool, part: &Part) -> Result<()> {
+        tool.source().build(&self.home, self.directory(tool), part)
     }
 
     pub(crate) fn kubernetes(&self, program: &str) -> PathBuf {
-        self.directory("kubernetes").join(program)
+        self.directory(Tool::Kubernetes).join(program)
     }
 
     pub(crate) fn argo_rollouts(&self, file: &str) -> PathBuf {
-        self.directory("argo-rollouts").join(file)
+        self.directory(Tool::ArgoRollouts).join(file)
     }
 
-    /// A value for `PATH` that finds kubectl, helm and the plugin first.
+    /// A value for `PATH` that finds kubectl, and helm and the plugin where they were built.
     pub(crate) fn search_path(&self) -> String {
-        let names = ["kubernetes", "helm", "argo-rollouts"];
-        names.map(|name| self.directory(name).display().to_string()).join(":")
+        let tools = [Tool::Kubernetes, Tool::Helm, Tool::ArgoRollouts];
+        tools.map(|tool| self.directory(tool).display().to_string()).join(":")
     }
 
     /// The directory of one tool's programs. Its name says tool, version and content.
-    pub(crate) fn directory(&self, name: &str) -> &Path {
-        let found = self.directories.iter().find(|(known, _)| *known == name);
+    pub(crate) fn directory(&self, tool: Tool) -> &Path {
+        let found = self.directories.iter().find(|(known, _)| *known == tool);
         found.map_or(Path::new(""), |(_, path)| path)
     }
 }
@@ -113,12 +162,13 @@ impl Tools {
 /// A build under way: its sources and the directory that it fills.
 struct Build<'a> {
     source: &'a Source,
+    home: &'a Home,
     output: &'a Path,
 }
 
 impl Source {
     fn folder(&self) -> PathBuf {
-        repository().join("cluster/tools").join(self.name)
+        repository().join("cluster/tools").join(self.folder)
     }
 
     fn version(&self) -> Result<String> {
@@ -144,20 +194,19 @@ impl Source {
             }
         }
         let digest: String = hash.finalize().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-        Ok(format!("{}-{version}-{digest}", self.name))
+        Ok(format!("{}-{version}-{digest}", self.folder))
     }
 
     /// Builds beside the final place and moves there at the end: an interrupted build leaves nothing half done.
-    fn build(&self, directory: &Path) -> Result<()> {
+    fn build(&self, home: &Home, directory: &Path, part: &Part) -> Result<()> {
         let version = self.version()?;
-        let mut step = Step::start(format!("build {} {version}", self.name));
         let unfinished = directory.with_extension(format!("unfinished-{}", std::process::id()));
         fs::create_dir_all(&unfinished)?;
-        let build = Build { source: self, output: &unfinished };
-        build.compile(&version, &mut step)?;
+        let build = Build { source: self, home, output: &unfinished };
+        build.compile(&version, part)?;
         (self.finish)(&build)?;
         fs::rename(&unfinished, directory).with_context(|| format!("cannot move {}", unfinished.display()))?;
-        step.done("");
+        part.done();
         Ok(())
     }
 }
@@ -168,24 +217,30 @@ impl Build<'_> {
         go.current_dir(self.source.folder())
             .env("CGO_ENABLED", "0")
             .env("GOBIN", self.output)
-            .env("GOFLAGS", "-trimpath")
+            .env("GOMODCACHE", self.home.go().join("mod"))
+            .env("GOCACHE", self.home.go().join("build"))
+            .env("GOFLAGS", "-trimpath -modcacherw")
             // The machine's own Go, or a clear refusal: no other toolchain is downloaded behind the user's back.
             .env("GOTOOLCHAIN", "local");
         go
     }
 
-    fn compile(&self, version: &str, step: &mut Step) -> Result<()> {
-        step.report("(downloading sources)");
-        let packages = command::output(self.go().args(["list", "-deps", self.source.package]))?.lines().count();
+    fn compile(&self, version: &str, part: &Part) -> Result<()> {
+        part.say(format!("{}: downloading sources", self.source.name));
+        let list = command::output(self.go().args(["list", "-deps"]).args(self.source.packages))?;
+        let packages = list.lines().collect::<HashSet<_>>().len();
         let mut install = self.go();
-        install.args(["install", "-v", "-ldflags", &self.source.link_flags(version), self.source.package]);
+        install.args(["install", "-v", "-ldflags", &self.source.link_flags(version)]).args(self.source.packages);
         // With -v, go names each package that it compiles on standard error.
         let mut child = install.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().context("cannot run go")?;
         let mut said = Vec::new();
         if let Some(stderr) = child.stderr.take() {
             for line in BufReader::new(stderr).lines() {
                 said.push(line?);
-                step.report(&format!("({} of at most {packages} packages)", said.len()));
+                if part.is_cancelled() {
+                    child.kill()?;
+                }
+                part.report(self.source.name, said.len(), packages, "packages");
             }
         }
         if !child.wait()?.success() {
@@ -200,9 +255,11 @@ impl Build<'_> {
     }
 }
 
-/// etcd's main package is called `server`; the pause program, which holds a pod's namespaces, is C.
+/// The one program of all components is called by their names; the pause program, which holds a pod's namespaces, is C.
 fn finish_kubernetes(build: &Build) -> Result<()> {
-    fs::rename(build.output.join("server"), build.output.join("etcd"))?;
+    for component in KUBERNETES_COMPONENTS {
+        symlink("kubernetes", build.output.join(component))?;
+    }
     let source = build.module_directory()?.join("build/pause/linux/pause.c");
     let mut compile = Command::new("cc");
     compile.args(["-Os", "-static", "-s", "-DVERSION=lockstep", "-o"]).arg(build.output.join("pause")).arg(source);
@@ -239,7 +296,7 @@ mod tests {
     fn every_pinned_tool_has_a_version_and_a_key_that_shows_it() {
         for source in &SOURCES {
             let key = source.cache_key().unwrap();
-            assert!(key.starts_with(&format!("{}-v", source.name)), "{key}");
+            assert!(key.starts_with(&format!("{}-v", source.folder)), "{key}");
         }
     }
 

@@ -14,7 +14,7 @@ use kube::api::ObjectMeta;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -125,7 +125,7 @@ impl Identity {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect();
         let chain = chain.ok().filter(|chain| !chain.is_empty()).ok_or(IdentityError::Unreadable)?;
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|_| IdentityError::Unreadable)?;
-        Ok(CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())?)
+        Ok(CertifiedKey::from_der(chain, key, &ring::default_provider())?)
     }
 
     pub fn to_secret(&self, name: &str, resource_version: Option<String>) -> Secret {
@@ -237,7 +237,7 @@ mod tests {
         for authority in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
             roots.add(authority.unwrap()).unwrap();
         }
-        let provider = std::sync::Arc::new(aws_lc_rs::default_provider());
+        let provider = std::sync::Arc::new(ring::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build().unwrap();
         let certificate = identity.certified_key().unwrap().cert[0].clone();
         let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at.as_second().unsigned_abs()));

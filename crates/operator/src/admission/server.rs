@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::ring;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -183,7 +183,7 @@ pub async fn serve(
 }
 
 fn tls(serving: Arc<Serving>) -> Result<ServerConfig> {
-    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .context("TLS 1.3 is not available")?
         .with_no_client_auth()
@@ -386,7 +386,7 @@ mod tests {
         for authority in CertificateDer::pem_slice_iter(identity.authorities.as_bytes()) {
             roots.add(authority?)?;
         }
-        let config = rustls::ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        let config = rustls::ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();

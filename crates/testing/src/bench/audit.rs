@@ -1,5 +1,6 @@
 //! What the operator asked of the API server, by the API server's own audit log.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -7,6 +8,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde_json::Value;
+
+use crate::results::Rows;
 
 pub(crate) const OPERATOR: &str = "system:serviceaccount:lockstep-system:lockstep";
 
@@ -74,4 +77,16 @@ fn request(line: &str) -> Result<Option<Request>> {
     let started = text(&entry["requestReceivedTimestamp"]).parse()?;
     let ended = text(&entry["stageTimestamp"]).parse()?;
     Ok(Some(Request { verb, resource, started, ended }))
+}
+
+/// How many there were, and of which kinds.
+pub(crate) fn add_requests(rows: &mut Rows, requests: &[Request], note: &str) {
+    rows.add("requests of the operator", requests.len(), "requests").note(note);
+    let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+    for request in requests {
+        *kinds.entry(format!("{} {}", request.verb, request.resource)).or_default() += 1;
+    }
+    for (kind, count) in kinds {
+        rows.add(format!("requests of the operator: {kind}"), count, "requests").note(note);
+    }
 }

@@ -1,6 +1,6 @@
 //! A real single-node Kubernetes on this machine: started in seconds, gone without a trace.
 //!
-//! `up` prepares files, starts the supervisor in namespaces of its own and waits until pods, Services and DNS work.
+//! `up` prepares files, starts the supervisor in namespaces of its own and waits until the node is ready.
 //! `down` kills the supervisor; the kernel does the rest.
 
 mod addons;
@@ -26,7 +26,7 @@ use crate::home::Home;
 use crate::image;
 use crate::progress::{Step, note};
 use crate::requirements;
-use crate::tools::Tools;
+use crate::tools::{Tool, Tools};
 use layout::Layout;
 
 /// What the supervisor reads before it goes on.
@@ -74,22 +74,20 @@ impl Cluster {
     }
 }
 
-/// Starts the cluster, or finds it running.
-pub(crate) fn up(home: &Home) -> Result<Cluster> {
+/// Starts the cluster, or finds it running, with what is needed in it beside Kubernetes. All tools are built.
+pub(crate) fn up(home: &Home, tools: Tools, needed: &[Tool]) -> Result<Cluster> {
     requirements::root_user()?;
-    requirements::system_programs()?;
     requirements::free_space(home.root(), RUN_SPACE_GIB)?;
-    let tools = Tools::ensure(home)?;
-    let images = image::ensure_cluster_images(home, &tools)?;
     let cluster = Cluster { layout: Layout::new(home), tools };
     let _turn = take_turn(home)?;
     if is_running(&cluster.layout)? && cluster.layout.ready_mark().exists() {
         note("  ✓ the cluster is running already and is used as it is");
-        return Ok(cluster);
+    } else {
+        stop(&cluster.layout)?;
+        requirements::address_range()?;
+        cluster.start(home)?;
     }
-    stop(&cluster.layout)?;
-    requirements::address_range()?;
-    cluster.start(&images)?;
+    addons::ensure(home, &cluster, needed)?;
     Ok(cluster)
 }
 
@@ -169,21 +167,16 @@ fn supervisor_process(layout: &Layout) -> Option<Pid> {
 }
 
 impl Cluster {
-    fn start(&self, images: &[PathBuf]) -> Result<()> {
-        let step = Step::start("start etcd, the API server, controllers, scheduler, kubelet and containerd");
+    fn start(&self, home: &Home) -> Result<()> {
+        let step = Step::start("start the cluster");
         self.prepare()?;
         self.launch()?;
         self.wait_for("containerd", |cluster| cluster.layout.containerd_socket().exists())?;
-        for image in images {
-            self.load_image(image)?;
-        }
+        self.load_image(&image::ensure_of_tool(home, &self.tools, Tool::Kubernetes)?)?;
+        step.part().say("etcd, API server, controllers, scheduler, kubelet, containerd");
         self.wait_for("the API server", Self::api_server_is_ready)?;
-        step.done("");
-
-        let step = Step::start("wait for the node, DNS and Argo Rollouts");
-        addons::apply(self)?;
+        step.part().say("waiting for the node");
         self.wait_for("the node", Self::node_is_ready)?;
-        self.wait_for("the cluster's own pods", addons::are_ready)?;
         fs::write(self.layout.ready_mark(), "")?;
         step.done("");
         Ok(())
@@ -218,7 +211,7 @@ impl Cluster {
         stdin.write_all(NETWORK_READY.as_bytes()).context("the supervisor ended at once")
     }
 
-    fn wait_for(&self, what: &str, is_there: fn(&Self) -> bool) -> Result<()> {
+    fn wait_for(&self, what: &str, is_there: impl Fn(&Self) -> bool) -> Result<()> {
         let deadline = Instant::now() + START_LIMIT;
         while !is_there(self) {
             if supervisor_process(&self.layout).is_none() {

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use lockstep_testing::manifests::{deployment, testapp_image, versioned};
 use lockstep_testing::{SHORT, Scenario, eventually, scenario};
 
-const CHANGES: usize = 50;
+const CHANGES: usize = 25;
 /// The webhook fails open when it is not answered in time, as on a machine that is busy with other things.
 const SLACK: usize = 2;
 
@@ -83,26 +83,27 @@ async fn count_joined(stage: &Scenario, name: &str, mut write: impl AsyncFnMut(u
 
 /// Each new ReplicaSet gets the next number.
 async fn revision(stage: &Scenario, name: &str) -> Result<u64> {
-    let path = r"jsonpath={.metadata.annotations.deployment\.kubernetes\.io/revision} {.metadata.generation} {.status.observedGeneration}";
     eventually("the Deployment's controller", SHORT, async || {
-        let text = stage.kubectl(&["get", "deployment", name, "-o", path]).await?;
-        let words: Vec<&str> = text.split(' ').collect();
-        ensure!(words.len() == 3 && words[1] == words[2], "it has not seen the last write: {text}");
-        words[0].parse().context("no revision yet")
+        let found = stage.read(&format!("deployment/{name}")).await?;
+        let (written, seen) = (&found["metadata"]["generation"], &found["status"]["observedGeneration"]);
+        ensure!(written == seen, "it has seen {seen} of {written} writes");
+        let revision = &found["metadata"]["annotations"]["deployment.kubernetes.io/revision"];
+        revision.as_str().context("no revision yet")?.parse().context("the revision is no number")
     })
     .await
 }
 
 /// The code and the pins of the Deployment.
 async fn newest_template(stage: &Scenario, name: &str) -> Result<String> {
-    let path = r"jsonpath={.spec.template.spec.containers[0].env[0].value} {.spec.template.metadata.annotations.lockstep\.dev/pins}";
-    stage.kubectl(&["get", "deployment", name, "-o", path]).await
+    let template = &stage.read(&format!("deployment/{name}")).await?["spec"]["template"];
+    let build = template["spec"]["containers"][0]["env"][0]["value"].as_str().unwrap_or_default();
+    let pins = template["metadata"]["annotations"]["lockstep.dev/pins"].as_str().unwrap_or_default();
+    Ok(format!("{build} {pins}"))
 }
 
 async fn current_object(stage: &Scenario, name: &str) -> Result<String> {
-    stage
-        .kubectl(&["get", "versionedconfig", &format!("configmap-{name}"), "-o", "jsonpath={.status.current.object}"])
-        .await
+    let found = stage.read(&format!("versionedconfig/configmap-{name}")).await?;
+    Ok(found["status"]["current"]["object"].as_str().unwrap_or_default().to_owned())
 }
 
 fn shop(name: &str, change: usize) -> String {

@@ -11,9 +11,9 @@ use lockstep_testing::Scenario;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::pods::expect_resolved;
-use crate::shape::{Place, Use, env_from_reference, env_reference, pod, pod_spec, set_pins};
-use crate::stage::{dry_run, refusal, with_table};
+use super::pods::expect_resolved;
+use super::shape::{Place, Use, env_from_reference, env_reference, pod, pod_spec, set_pins};
+use super::stage::{dry_run, refusal, with_table};
 
 const CONTAINERS: usize = 20;
 const REFERENCES_PER_CONTAINER: usize = 200;

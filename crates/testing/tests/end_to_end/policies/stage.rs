@@ -12,7 +12,7 @@ use lockstep_core::{ConfigRef, Table, names};
 use lockstep_testing::{SHORT, Scenario, eventually, scenario};
 use serde_json::{Value, json};
 
-use crate::shape::{Place, Use, pod, pod_spec};
+use super::shape::{Place, Use, pod, pod_spec};
 
 const IN_FLIGHT: usize = 8;
 

@@ -10,8 +10,8 @@ use proptest::collection::vec;
 use proptest::strategy::Strategy;
 use serde_json::{Value, json};
 
-use crate::shape::{Use, any_pins, any_pins_or_none, any_use, owner, pod_spec, samples, set_pins, table};
-use crate::stage::{all, create, dry_run, objects, with_table};
+use super::shape::{Use, any_pins, any_pins_or_none, any_use, owner, pod_spec, samples, set_pins, table};
+use super::stage::{all, create, dry_run, objects, with_table};
 
 const SEQUENCES_PER_KIND: usize = 3;
 const NEW_WORKLOADS_PER_KIND: usize = 8;

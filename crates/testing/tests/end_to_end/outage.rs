@@ -5,12 +5,13 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, ListParams};
 use lockstep_testing::manifests::{versioned_colors, web_deployment};
 use lockstep_testing::{SHORT, Scenario, eventually, holds, scenario};
 
 /// The chart's `replicas`.
 const REPLICAS: usize = 2;
+const OPERATORS: &str = "app.kubernetes.io/name=lockstep";
 
 #[tokio::test]
 async fn without_the_operator_pods_get_the_right_version_and_a_change_is_released_once_it_is_back() {
@@ -81,7 +82,10 @@ async fn scale_operator(stage: &Scenario, replicas: usize) -> Result<()> {
     let own = stage.elsewhere("lockstep-system");
     own.kubectl(&["scale", "deployment/lockstep", &format!("--replicas={replicas}")]).await?;
     eventually(&format!("{replicas} operators"), SHORT, async || {
-        own.ready_pods("app.kubernetes.io/name=lockstep", replicas).await.map(drop)
+        // Also those that are going: they work until they are gone.
+        let all = own.api::<Pod>().list(&ListParams::default().labels(OPERATORS)).await?.items.len();
+        ensure!(all == replicas, "there are {all} operators");
+        own.ready_pods(OPERATORS, replicas).await.map(drop)
     })
     .await
 }

@@ -192,8 +192,8 @@ async fn new_pods(stage: &Scenario) -> Result<usize> {
 }
 
 async fn rollout_phase(stage: &Scenario, expected: &str) -> Result<()> {
-    let phase = stage.kubectl(&["get", "rollout", "web", "-o", "jsonpath={.status.phase}"]).await?;
-    ensure!(phase == expected, "the Rollout is {phase}, not {expected}");
+    let phase = &stage.read("rollout/web").await?["status"]["phase"];
+    ensure!(*phase == expected, "the Rollout is {phase}, not {expected}");
     Ok(())
 }
 

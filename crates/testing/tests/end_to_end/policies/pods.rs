@@ -14,8 +14,8 @@ use proptest::sample::select;
 use proptest::strategy::Strategy;
 use serde_json::{Value, json};
 
-use crate::shape::{PLACES, Use, any_pins_or_none, any_use, config, owner, pod, pod_spec, samples, set_pins, table};
-use crate::stage::{all, create, dry_run, with_table};
+use super::shape::{PLACES, Use, any_pins_or_none, any_use, config, owner, pod, pod_spec, samples, set_pins, table};
+use super::stage::{all, create, dry_run, with_table};
 
 const RANDOM_PODS: usize = 60;
 

@@ -10,8 +10,8 @@ use lockstep_core::{ConfigKind, ConfigRef, names};
 use lockstep_testing::{SHORT, Scenario, eventually, scenario};
 use serde_json::{Value, json};
 
-use crate::shape::{Place, Use, pod_spec};
-use crate::stage::{create, objects, refusal, with_table};
+use super::shape::{Place, Use, pod_spec};
+use super::stage::{create, objects, refusal, with_table};
 
 /// Who the tests are to the API server.
 const USER: &str = "admin";

@@ -64,7 +64,7 @@ async fn a_missing_key_is_put_back() {
         let before = pods(&stage, "app=web").await?;
         stage.kubectl(&["patch", "configmap", "app", "--type=json", "-p", REMOVE_COLOR]).await?;
         ended(&stage, FIRST, "RolledBack").await?;
-        let reason = status(&stage, FIRST, ".reason").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
         ensure!(reason.contains("CreateContainerConfigError") && reason.contains("COLOR"), "{reason}");
         untouched(&stage, "app=web", &before).await
     })
@@ -79,7 +79,7 @@ async fn is_put_back(stage: &Scenario, behavior: &str, why: &str) -> Result<()> 
     let before = pods(stage, "app=web").await?;
     stage.apply(&config("red", behavior)).await?;
     ended(stage, FIRST, "RolledBack").await?;
-    let reason = status(stage, FIRST, ".reason").await?;
+    let (_, reason) = standing(stage, FIRST).await?;
     ensure!(reason.contains(why), "{reason}");
     if !behavior.contains("after") {
         untouched(stage, "app=web", &before).await?;
@@ -298,7 +298,7 @@ async fn invalid_content_is_rejected_before_anything_moves() {
             stage.apply(&content).await?;
             let name = format!("configmap-app-{number}");
             ended(&stage, &name, "Rejected").await?;
-            let reason = status(&stage, &name, ".reason").await?;
+            let (_, reason) = standing(&stage, &name).await?;
             ensure!(reason.contains(why), "{reason}");
         }
         // A new template joins what is current, and nothing invalid.
@@ -520,8 +520,11 @@ async fn expect(stage: &Scenario, selector: &str, wanted: &[&str]) -> Result<()>
     .await
 }
 
-async fn status(stage: &Scenario, release: &str, path: &str) -> Result<String> {
-    stage.kubectl(&["get", "release", release, "-o", &format!("jsonpath={{.status{path}}}")]).await
+/// The phase that a release says it is in, and why.
+async fn standing(stage: &Scenario, release: &str) -> Result<(String, String)> {
+    let status = &stage.read(&format!("release/{release}")).await?["status"];
+    let text = |field: &str| status[field].as_str().unwrap_or_default().to_owned();
+    Ok((text("phase"), text("reason")))
 }
 
 async fn releases(stage: &Scenario) -> Result<Vec<String>> {
@@ -530,15 +533,13 @@ async fn releases(stage: &Scenario) -> Result<Vec<String>> {
 }
 
 async fn appears(stage: &Scenario, release: &str) -> Result<()> {
-    eventually(&format!("release {release}"), SHORT, async || {
-        stage.kubectl(&["get", "release", release]).await.map(drop)
-    })
-    .await
+    eventually(&format!("release {release}"), SHORT, async || stage.read(&format!("release/{release}")).await.map(drop))
+        .await
 }
 
 async fn phase(stage: &Scenario, release: &str, wanted: &str) -> Result<()> {
     eventually(&format!("release {release} to be {wanted}"), LONG, async || {
-        let (found, reason) = (status(stage, release, ".phase").await?, status(stage, release, ".reason").await?);
+        let (found, reason) = standing(stage, release).await?;
         ensure!(found == wanted, "it is {found}: {reason}");
         Ok(())
     })

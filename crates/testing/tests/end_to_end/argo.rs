@@ -58,6 +58,8 @@ async fn abort_and_undo_bring_the_old_config_back() {
         expect_colors(&stage, &["red", "red", "red"], "Healthy").await?;
         expect_release(&stage, "2", "Succeeded", "").await?;
         stage.kubectl(&["argo", "rollouts", "undo", "web"]).await?;
+        // Promoted before Argo has begun with it, nothing would be promoted.
+        expect_colors(&stage, &["blue", "red", "red"], "Paused").await?;
         promote(&stage).await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await
     })
@@ -101,9 +103,9 @@ async fn set_up(stage: &Scenario) -> Result<()> {
 async fn expect_release(stage: &Scenario, number: &str, phase: &str, reason: &str) -> Result<()> {
     let name = format!("configmap-web-env-{number}");
     eventually(&format!("release {name} to be {phase}"), SHORT, async || {
-        let path = r#"jsonpath={.status.phase}{": "}{.status.reason}"#;
-        let found = stage.kubectl(&["get", "release", &name, "-o", path]).await?;
-        ensure!(found.starts_with(&format!("{phase}: ")) && found.contains(reason), "it is {found}");
+        let status = &stage.read(&format!("release/{name}")).await?["status"];
+        let told = status["reason"].as_str().unwrap_or_default();
+        ensure!(status["phase"] == phase && told.contains(reason), "it is {}: {told}", status["phase"]);
         Ok(())
     })
     .await
@@ -125,8 +127,8 @@ async fn expect_colors(stage: &Scenario, expected: &[&str], phase: &str) -> Resu
         let mut colors: Vec<&str> = seen.values().map(String::as_str).collect();
         colors.sort_unstable();
         ensure!(colors == expected, "the pods see {seen:?}");
-        let now = stage.kubectl(&["get", "rollout", "web", "-o", "jsonpath={.status.phase}"]).await?;
-        ensure!(now == phase, "the Rollout is {now}");
+        let now = &stage.read("rollout/web").await?["status"]["phase"];
+        ensure!(*now == phase, "the Rollout is {now}");
         Ok(())
     })
     .await

@@ -442,10 +442,14 @@ async fn monitoring(stage: &Scenario) -> Result<()> {
     let found = own.kubectl(&["get", "services", "-l", &selector.join(","), "-o", "name"]).await?;
     ensure!(found.trim() == "service/lockstep-metrics", "it selects {found:?}");
     let slices = ["get", "endpointslices", "-l", "kubernetes.io/service-name=lockstep-metrics"];
-    let addresses =
-        own.kubectl(&[&slices[..], &["-o", "jsonpath={.items[*].endpoints[*].addresses[0]}"]].concat()).await?;
-    ensure!(addresses.split(' ').count() == 2, "the Service has {addresses:?}");
-    Ok(())
+    // An operator that is going still has its address there for a moment.
+    eventually("the addresses of both operators", SHORT, async || {
+        let addresses =
+            own.kubectl(&[&slices[..], &["-o", "jsonpath={.items[*].endpoints[*].addresses[0]}"]].concat()).await?;
+        ensure!(addresses.split(' ').count() == 2, "the Service has {addresses:?}");
+        Ok(())
+    })
+    .await
 }
 
 /// The names of all series that an operator tells.
@@ -724,9 +728,9 @@ fn uids(pods: &[Pod]) -> Vec<String> {
 
 /// The template's reference to `web-env` names this object.
 async fn expect_references(stage: &Scenario, object: &str) -> Result<()> {
-    let path = "jsonpath={.spec.template.spec.containers[0].envFrom[0].configMapRef.name}";
-    let named = stage.kubectl(&["get", "deployment", "web", "-o", path]).await?;
-    ensure!(named == object, "the template names {named}, and not {object}");
+    let container = &stage.read("deployment/web").await?["spec"]["template"]["spec"]["containers"][0];
+    let named = &container["envFrom"][0]["configMapRef"]["name"];
+    ensure!(*named == object, "the template names {named}, and not {object}");
     Ok(())
 }
 
