@@ -15,7 +15,7 @@ use lockstep_api::{Release, ReleasePolicySpec, StormGuardSpec, VersionedConfig, 
 use lockstep_testing::manifests::{testapp_image, versioned_colors, web_deployment};
 use lockstep_testing::{LONG, SHORT, Scenario, eventually, holds, scenario};
 use serde_json::json;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 /// An app that just crashes may be asked, and found ready, in the moment before.
 pub(crate) const BAD: &str = "never-ready, crash";
@@ -25,8 +25,15 @@ pub(crate) const BAD: &str = "never-ready, crash";
 const FLAPS: usize = 200;
 const FLAP_EVERY: Duration = Duration::from_millis(100);
 const FREE_RELEASES: i32 = 2;
-/// The first one, two that are free, and those after waits of 10 s, 20 s and 40 s. Without the guard there are twice as many.
-const MOST_ROLLOUTS: usize = 6;
+/// What the guard makes a release wait first; each further one waits twice as long.
+const FIRST_WAIT: Duration = Duration::from_secs(10);
+
+/// The first one, those that are free, those that waited meanwhile, and the last one. Without the guard there would be twice as many.
+fn most_rollouts(took: Duration) -> usize {
+    let ends = (1..).map(|waits| FIRST_WAIT * (2_u32.pow(waits) - 1));
+    let free = usize::try_from(FREE_RELEASES).unwrap_or(0);
+    1 + free + ends.take_while(|end| *end <= took).count() + 1
+}
 
 #[tokio::test]
 async fn a_config_that_flaps_rolls_its_consumer_a_few_times_and_the_last_value_wins() {
@@ -41,6 +48,7 @@ async fn a_config_that_flaps_rolls_its_consumer_a_few_times_and_the_last_value_w
         stage.set_policy("default", &hurried).await?;
         stage.apply(&(versioned_colors("c0") + &web_deployment(2))).await?;
         expect_color(&stage, "app=web", 2, "c0").await?;
+        let started = Instant::now();
         let mut ticks = interval(FLAP_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for flap in 1..=FLAPS {
@@ -49,8 +57,9 @@ async fn a_config_that_flaps_rolls_its_consumer_a_few_times_and_the_last_value_w
         }
         expect_color(&stage, "app=web", 2, &format!("c{FLAPS}")).await?;
         let (made, rollouts) = (replica_sets(&stage, "web").await?, rollouts(&stage, "web").await?);
-        eprintln!("storms: {FLAPS} changes of a config made {rollouts} rollouts and {made} ReplicaSets");
-        ensure!(rollouts <= MOST_ROLLOUTS, "{FLAPS} changes made {rollouts} rollouts");
+        let (took, most) = (started.elapsed(), most_rollouts(started.elapsed()));
+        eprintln!("storms: {FLAPS} changes of a config made {rollouts} rollouts and {made} ReplicaSets in {took:.0?}");
+        ensure!(rollouts <= most, "{FLAPS} changes made {rollouts} rollouts in {took:.0?}, and {most} are the most");
         holds("all has come to rest", Duration::from_secs(5), async || {
             let now = self::rollouts(&stage, "web").await?;
             ensure!(now == rollouts, "there were {rollouts} rollouts, and now {now}");
