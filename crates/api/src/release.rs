@@ -125,8 +125,6 @@ pub struct ReleaseConsumer {
     pub ready: i32,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failing: i32,
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub restarts: i32,
     /// Whether it changed its code in the same step.
     #[serde(default, skip_serializing_if = "is_false")]
     pub joined: bool,
@@ -140,10 +138,18 @@ pub struct ReleaseConsumer {
     /// A digest of its pod spec before the release.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub template_before: String,
+    /// Pods that had been broken for long before the release.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub failing_before: i32,
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub unready_before: i32,
+    pub broken_before: i32,
+    /// When it got the new version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_at: Option<Time>,
+    /// Since when it is well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_at: Option<Time>,
+    /// Why nobody can say how it does under the new version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unjudged: Option<String>,
 }
 
 /// The conditions of a Release, for `kubectl wait`.
@@ -153,25 +159,33 @@ pub enum ReleaseCondition {
     Succeeded,
     /// The last good version is back.
     RolledBack,
+    /// Every consumer could be judged: none is without pods, broken since before, or left alone by a person.
+    Judged,
     /// It has ended, one way or the other.
     Ended,
 }
 
 impl ReleaseCondition {
-    pub const ALL: [Self; 3] = [Self::Succeeded, Self::RolledBack, Self::Ended];
+    pub const ALL: [Self; 4] = [Self::Succeeded, Self::RolledBack, Self::Judged, Self::Ended];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Succeeded => "Succeeded",
             Self::RolledBack => "RolledBack",
+            Self::Judged => "Judged",
             Self::Ended => "Ended",
         }
     }
 
-    /// Whether it holds in a phase; None as long as it is open.
-    pub fn holds(self, phase: release::Phase) -> Option<bool> {
+    /// Whether it holds; None as long as it is open.
+    pub fn holds(self, progress: &Progress) -> Option<bool> {
+        let phase = progress.phase;
         let wanted = match self {
             Self::Ended => return Some(phase.has_ended()),
+            Self::Judged => {
+                let has_succeeded = phase == release::Phase::Succeeded;
+                return has_succeeded.then(|| progress.consumers.iter().all(|record| record.unjudged.is_none()));
+            }
             Self::Succeeded => release::Phase::Succeeded,
             Self::RolledBack => release::Phase::RolledBack,
         };
@@ -200,6 +214,11 @@ impl Release {
             wishes: (&self.spec).into(),
             progress: self.status.as_ref().map(Progress::from).unwrap_or_default(),
         }
+    }
+
+    /// Whether there are consumers of which nobody can say how they do under the new version.
+    pub fn is_unjudged(&self) -> bool {
+        self.status.iter().flat_map(|status| &status.consumers).any(|consumer| consumer.unjudged.is_some())
     }
 
     pub fn phase(&self) -> release::Phase {
@@ -257,7 +276,7 @@ impl ReleaseStatus {
 
 impl From<&Record> for ReleaseConsumer {
     fn from(record: &Record) -> Self {
-        let Counts { desired, updated, ready, failing, restarts } = record.health;
+        let Counts { desired, updated, ready, failing } = record.health;
         Self {
             kind: record.consumer.kind.clone(),
             name: record.consumer.name.clone(),
@@ -267,14 +286,15 @@ impl From<&Record> for ReleaseConsumer {
             updated: number(updated),
             ready: number(ready),
             failing: number(failing),
-            restarts: number(restarts),
             joined: record.has_joined,
             progressed_at: record.progressed_at.map(Time),
             configs: record.configs.iter().map(ToString::to_string).collect(),
             pins_before: record.pins_before.to_string(),
             template_before: record.template_before.clone(),
-            failing_before: number(record.health_before.failing),
-            unready_before: number(record.health_before.unready),
+            broken_before: number(record.before.broken),
+            moved_at: record.before.moved_at.map(Time),
+            ready_at: record.ready_at.map(Time),
+            unjudged: record.unjudged.clone(),
         }
     }
 }
@@ -288,16 +308,17 @@ impl From<&ReleaseConsumer> for Record {
             configs: consumer.configs.iter().filter_map(|config| config.parse::<ConfigRef>().ok()).collect(),
             pins_before: Pins::read(&consumer.pins_before),
             template_before: consumer.template_before.clone(),
-            health_before: Before { failing: count(consumer.failing_before), unready: count(consumer.unready_before) },
+            before: Before { broken: count(consumer.broken_before), moved_at: moment(consumer.moved_at.as_ref()) },
             has_joined: consumer.joined,
             state: state.unwrap_or(release::State::Waiting),
             progressed_at: moment(consumer.progressed_at.as_ref()),
+            ready_at: moment(consumer.ready_at.as_ref()),
+            unjudged: consumer.unjudged.clone(),
             health: Counts {
                 desired: count(consumer.desired),
                 updated: count(consumer.updated),
                 ready: count(consumer.ready),
                 failing: count(consumer.failing),
-                restarts: count(consumer.restarts),
             },
         }
     }
@@ -338,11 +359,13 @@ mod tests {
             configs: vec!["configmap/app".parse().unwrap()],
             pins_before: "configmap/app=app-1".parse().unwrap(),
             template_before: "f00".into(),
-            health_before: Before { failing: 1, unready: 2 },
+            before: Before { broken: 2, moved_at: at },
             has_joined: true,
             state: release::State::Rolling,
             progressed_at: at,
-            health: Counts { desired: 3, updated: 2, ready: 1, failing: 1, restarts: 4 },
+            ready_at: at,
+            unjudged: Some("so".into()),
+            health: Counts { desired: 3, updated: 2, ready: 1, failing: 1 },
         };
         let progress = Progress {
             phase: release::Phase::RollingBack,

@@ -65,10 +65,14 @@ pub(crate) struct End {
 #[serde(rename_all = "camelCase")]
 enum Ending {
     Released,
+    /// Released, but not every consumer could be judged.
+    Unjudged,
     /// A person chose another version.
     Overruled,
     TimedOut,
     Rejected,
+    /// The config was changed again before this was released.
+    Superseded,
     NotReleased,
 }
 
@@ -76,10 +80,11 @@ impl Ending {
     fn outcome(self) -> Outcome {
         match self {
             Self::Released => Outcome::Done,
+            Self::Unjudged => Outcome::Unjudged,
             Self::Overruled => Outcome::Unwell,
             Self::TimedOut => Outcome::TimedOut,
             Self::Rejected => Outcome::Rejected,
-            Self::NotReleased => Outcome::NotReleased,
+            Self::Superseded | Self::NotReleased => Outcome::NotReleased,
         }
     }
 }
@@ -133,8 +138,43 @@ async fn look(cluster: &Cluster, wanted: &mut Wanted, progress: &mut Progress) -
     }
     Ok(match standing {
         Standing::Ended(end) => Some(end),
+        Standing::Waiting if has_moved_on(cluster, &object, wanted, target.as_deref()).await? => {
+            Some(replaced(&object, target.as_deref()))
+        }
         Standing::Waiting | Standing::Moving(_) => None,
     })
+}
+
+/// Whether what is waited for cannot come any more: the config has other content by now, and nobody chose this version.
+async fn has_moved_on(
+    cluster: &Cluster,
+    object: &VersionedConfig,
+    wanted: &Wanted,
+    target: Option<&str>,
+) -> Result<bool> {
+    let version = object.status.iter().flat_map(|status| &status.versions).find(|v| Some(v.object.as_str()) == target);
+    let is_chosen = object.spec.current.as_ref().is_some_and(|choice| {
+        version.is_some_and(|version| version.version == choice.version) || Some(choice.version.as_str()) == target
+    });
+    let Some(source) = cluster.content(wanted.config.kind, &wanted.config.name).await? else { return Ok(false) };
+    let content = match (&wanted.what, target) {
+        (What::Content(content, _), _) => Some((**content).clone()),
+        (What::Object(_), Some(target)) => cluster.content(wanted.config.kind, target).await?,
+        (What::Object(_), None) => None,
+    };
+    Ok(!is_chosen && content.is_some_and(|content| content != source))
+}
+
+fn replaced(object: &VersionedConfig, target: Option<&str>) -> End {
+    let versions = object.status.iter().flat_map(|status| &status.versions);
+    let version = versions.into_iter().find(|version| Some(version.object.as_str()) == target);
+    End {
+        config: ConfigRef::from(&object.spec.source).to_string(),
+        version: version.map_or_else(|| "the change".to_owned(), |version| version.version.clone()),
+        result: Ending::Superseded,
+        release: String::new(),
+        reason: "the config was changed again before it was released".to_owned(),
+    }
 }
 
 async fn target(cluster: &Cluster, object: &VersionedConfig, what: &mut What) -> Result<Option<String>> {
@@ -199,9 +239,9 @@ fn standing(
         let newer = releases.iter().find(|release| release.spec.supersedes.as_deref() == Some(name(ended)));
         let newer = newer.filter(|newer| !moves_there(newer));
         let reason = ended.status.as_ref().map_or("", |status| status.reason.as_str());
-        match (ending(ended.phase()), newer) {
+        match (ending(ended), newer) {
             (Some(result), _) => return end(result, name(ended), reason),
-            (None, Some(_)) => return end(Ending::NotReleased, name(ended), reason),
+            (None, Some(_)) => return end(Ending::Superseded, name(ended), reason),
             (None, None) => {}
         }
     }
@@ -211,14 +251,15 @@ fn standing(
     if let Some(held) = status.held.as_ref().filter(|held| held.object == target) {
         let is_retried = object.spec.retry.as_ref() == Some(&held.release);
         let failed = releases.iter().find(|release| name(release) == held.release);
-        let result = failed.and_then(|failed| ending(failed.phase())).unwrap_or(Ending::NotReleased);
+        let result = failed.and_then(ending).unwrap_or(Ending::NotReleased);
         // A retry that was not taken up yet; one that failed again is held under a name of its own.
         return if is_retried { Standing::Waiting } else { end(result, &held.release, &held.reason) };
     }
     let newest = releases.iter().find(|release| moves_there(release));
     if current == Some(target) {
         let reason = newest.and_then(|release| release.status.as_ref()).map_or("", |status| status.reason.as_str());
-        return end(Ending::Released, newest.map(name).unwrap_or_default(), reason);
+        let result = newest.and_then(ending).filter(|result| *result == Ending::Unjudged).unwrap_or(Ending::Released);
+        return end(result, newest.map(name).unwrap_or_default(), reason);
     }
     let overruled = object.spec.current.as_ref().filter(|choice| {
         let holds = choice.instead_of.as_ref().is_none_or(|instead_of| *instead_of == version);
@@ -231,8 +272,9 @@ fn standing(
 }
 
 /// How a release ended, if it did so by itself: one that was superseded did not.
-fn ending(phase: Phase) -> Option<Ending> {
-    match phase {
+fn ending(release: &Release) -> Option<Ending> {
+    match release.phase() {
+        Phase::Succeeded if release.is_unjudged() => Some(Ending::Unjudged),
         Phase::Succeeded => Some(Ending::Released),
         Phase::RolledBack | Phase::Failed | Phase::Aborted => Some(Ending::NotReleased),
         Phase::Rejected => Some(Ending::Rejected),
@@ -242,7 +284,7 @@ fn ending(phase: Phase) -> Option<Ending> {
 
 /// A release that has ended: what is left to say of it.
 pub(crate) fn ended(release: &Release) -> Outcome {
-    ending(release.phase()).map_or(Outcome::NotReleased, Ending::outcome)
+    ending(release).map_or(Outcome::NotReleased, Ending::outcome)
 }
 
 fn too_late(wanted: &Wanted, timeout: SignedDuration) -> End {
@@ -279,6 +321,7 @@ impl End {
         let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         match self.result {
             Ending::Released => format!("{config}: {}", paint(&format!("{version} is current"), GOOD)),
+            Ending::Unjudged => format!("{config}: {}{because}", paint(&format!("{version} is released"), MOVING)),
             Ending::Overruled => format!(
                 "{config}: {}{because}. Follow the config again: lockstep follow {typed}",
                 paint(&format!("{version} is not released"), MOVING)
@@ -286,6 +329,10 @@ impl End {
             Ending::TimedOut => {
                 format!("{config}: {}{because}. Look at it: lockstep status {typed}", paint("timed out", BAD))
             }
+            Ending::Superseded => format!(
+                "{config}: {}{because}. Follow what came after it: lockstep watch {typed}",
+                paint(&format!("{version} was replaced"), MOVING)
+            ),
             Ending::Rejected => format!("{config}: {}{because}", paint("rejected", BAD)),
             Ending::NotReleased => {
                 let next = format!("Change the config, or try it again: lockstep retry {typed}");

@@ -125,6 +125,8 @@ pub(crate) enum Outcome {
     /// The change breaks a rule.
     Rejected,
     TimedOut,
+    /// Released, but not every consumer could be judged.
+    Unjudged,
 }
 
 impl From<Outcome> for ExitCode {
@@ -135,6 +137,7 @@ impl From<Outcome> for ExitCode {
             Outcome::NotReleased => 2,
             Outcome::Rejected => 3,
             Outcome::TimedOut => 4,
+            Outcome::Unjudged => 5,
         })
     }
 }

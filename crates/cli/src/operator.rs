@@ -38,6 +38,9 @@ pub(crate) struct Flags {
     /// Where the API server calls the webhooks
     #[arg(long, env = "LOCKSTEP_WEBHOOK_LISTEN", default_value = "0.0.0.0:9443")]
     webhook_listen: SocketAddr,
+    /// Delete pods of a StatefulSet under release that do not work and that its template has left behind: its controller waits for them
+    #[arg(long, env = "LOCKSTEP_DELETE_STUCK_PODS", default_value_t = true, action = clap::ArgAction::Set)]
+    delete_stuck_pods: bool,
     /// A kind of your own that makes pods from a template: GROUP/VERSION/KIND/PLURAL=PATH, such as
     /// `apps.kruise.io/v1alpha1/CloneSet/clonesets=spec.template`
     #[arg(long = "kind", env = "LOCKSTEP_KINDS", value_delimiter = ',')]
@@ -94,6 +97,7 @@ pub(crate) fn run(flags: Flags) -> Result<()> {
             configs: flags.config_webhook,
             listen: flags.webhook_listen,
         },
+        delete_stuck_pods: flags.delete_stuck_pods,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async { lockstep_operator::run(client::connect().await?, options).await })

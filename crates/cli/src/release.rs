@@ -33,7 +33,8 @@ Exit codes:
   1  an error
   2  rolled back, failed or aborted
   3  rejected: the change breaks a rule
-  4  not done within --timeout; the release goes on")]
+  4  not done within --timeout; the release goes on
+  5  released, but not every consumer could be judged: some have no pods, were broken before, or were left alone")]
 pub(crate) struct Flags {
     /// The manifest to apply; - for the standard input
     #[arg(short, long, value_name = "FILE")]

@@ -29,7 +29,8 @@ Exit codes:
   1  an error
   2  rolled back, failed or aborted
   3  rejected: the change breaks a rule
-  4  not done within --timeout; the release goes on")]
+  4  not done within --timeout; the release goes on
+  5  released, but not every consumer could be judged: some have no pods, were broken before, or were left alone")]
 pub(crate) struct Flags {
     /// NAME, configmap/NAME, secret/NAME or release/NAME; all that moves in the namespace if not given
     #[arg(value_name = "CONFIG|RELEASE")]

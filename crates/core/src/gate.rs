@@ -1,7 +1,8 @@
 //! Stopping a workload after its first new pods, with fields of its own: nothing of ours has to be alive for it to hold.
 //!
 //! A Deployment or DaemonSet goes on only when its new pods are *available*, so a long `minReadySeconds` stops it; a StatefulSet has its
-//! partition. What the fields were before is kept in an annotation, in the same write.
+//! partition. The fields are borrowed: what they were and what they are set to is kept in an annotation, in the same write. A field that
+//! somebody changed meanwhile is theirs, and stays as they want it.
 
 use std::time::Duration;
 
@@ -40,17 +41,50 @@ pub fn close(kind: &str, spec: &Value, saved: Option<&str>, batch: u32, bake: Du
         }),
         _ => {
             let replicas = spec["replicas"].as_u64().unwrap_or(1);
-            json!({"updateStrategy": {"rollingUpdate": {"partition": replicas.saturating_sub(u64::from(batch))}}})
+            // Whoever keeps pods back keeps them back.
+            let own = spec["updateStrategy"]["rollingUpdate"]["partition"].as_u64().filter(|_| saved.is_none());
+            let partition = replicas.saturating_sub(u64::from(batch)).max(own.unwrap_or(0));
+            json!({"updateStrategy": {"rollingUpdate": {"partition": partition}}})
         }
     };
-    let saved = saved.map_or_else(|| pick(spec, &fields).to_string(), str::to_owned);
+    let borrowed = saved.map(Borrowed::read);
+    let was = borrowed.map_or_else(|| pick(spec, &fields), |borrowed| borrowed.was);
+    let saved = Borrowed { was, set: fields.clone() }.to_string();
     json!({"metadata": {"annotations": {names::GATE: saved}}, "spec": fields})
 }
 
-/// A merge patch that lets the rest follow.
-pub fn open(saved: &str) -> Value {
-    let fields: Value = serde_json::from_str(saved).unwrap_or_else(|_| json!({}));
+/// A merge patch that lets the rest follow, and gives back what still is as the gate set it.
+pub fn open(spec: &Value, saved: &str) -> Value {
+    let Borrowed { was, set } = Borrowed::read(saved);
+    let fields = give_back(spec, &was, &set).unwrap_or_else(|| json!({}));
     json!({"metadata": {"annotations": {names::GATE: null}}, "spec": fields})
+}
+
+/// Fields of a workload that a gate has set.
+struct Borrowed {
+    was: Value,
+    set: Value,
+}
+
+impl Borrowed {
+    /// What cannot be read gives nothing back: better a field too long than one of somebody's invention.
+    fn read(saved: &str) -> Self {
+        let mut saved: Value = serde_json::from_str(saved).unwrap_or_default();
+        Self { was: saved["was"].take(), set: saved["set"].take() }
+    }
+}
+
+impl std::fmt::Display for Borrowed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", json!({"was": self.was, "set": self.set}))
+    }
+}
+
+fn give_back(now: &Value, was: &Value, set: &Value) -> Option<Value> {
+    let Value::Object(fields) = set else { return (now == set).then(|| was.clone()) };
+    let given = fields.iter().filter_map(|(name, set)| Some((name.clone(), give_back(&now[name], &was[name], set)?)));
+    let given: serde_json::Map<_, _> = given.collect();
+    (!given.is_empty()).then(|| given.into())
 }
 
 /// How long new pods must be ready before the workload would go on by itself.
@@ -112,8 +146,31 @@ mod tests {
             let saved = closed["metadata"]["annotations"][names::GATE].as_str().unwrap();
             let again = patched(closed.clone(), &close(kind, &closed["spec"], Some(saved), 1, BAKE));
             let saved_again = again["metadata"]["annotations"][names::GATE].as_str().unwrap();
-            assert_eq!(patched(again.clone(), &open(saved_again)), object, "{kind}");
+            assert_eq!(patched(again.clone(), &open(&again["spec"], saved_again)), object, "{kind}");
         }
+    }
+
+    #[test]
+    fn what_somebody_changed_behind_the_gate_is_theirs() {
+        let spec = json!({"replicas": 6, "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 3}}});
+        let closed =
+            patched(json!({"metadata": {"annotations": {}}, "spec": spec}), &close("Deployment", &spec, None, 1, BAKE));
+        let saved = closed["metadata"]["annotations"][names::GATE].as_str().unwrap().to_owned();
+        let mut theirs = closed.clone();
+        theirs["spec"]["minReadySeconds"] = json!(7);
+        let opened = patched(theirs.clone(), &open(&theirs["spec"], &saved));
+        assert_eq!(opened["spec"]["minReadySeconds"], 7);
+        assert_eq!(opened["spec"]["strategy"]["rollingUpdate"], json!({"maxSurge": 3}), "the rest is given back");
+        // Kubernetes refuses fields of a rolling update where there is none.
+        theirs["spec"]["strategy"] = json!({"type": "Recreate"});
+        assert_eq!(open(&theirs["spec"], &saved)["spec"].get("strategy"), None);
+    }
+
+    #[test]
+    fn a_users_own_partition_is_kept() {
+        let spec = json!({"replicas": 6, "updateStrategy": {"rollingUpdate": {"partition": 5}}});
+        let patch = close("StatefulSet", &spec, None, 2, BAKE);
+        assert_eq!(patch["spec"]["updateStrategy"]["rollingUpdate"]["partition"], 5);
     }
 
     #[test]

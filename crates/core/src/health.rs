@@ -1,4 +1,7 @@
-//! How a consumer does under a new version: judged on its new pods, and measured by how it did before.
+//! How a consumer does under a new version, judged unit by unit: a unit is a pod that should run something, with a history of its own.
+//!
+//! Evidence has a time. What is older than the consumer's move counts for nothing, and so does what has only just begun. What was
+//! broken for long before the move is neither blamed on it nor a licence: the release may go on, but nobody says that all is well.
 
 use std::time::Duration;
 
@@ -8,22 +11,33 @@ use crate::policy::Policy;
 
 /// A pod may be not ready for so long during the bake before that counts: one missed probe is no verdict.
 const READINESS_GRACE: Duration = Duration::from_secs(5);
+/// What has lasted for so long is a state, and not a moment: a pod that is starting, or missed a probe, is not broken.
+const LASTING: Duration = Duration::from_secs(30);
+/// A container that ended so often comes up and goes down again by itself.
+const CRASH_LOOP: u32 = 2;
 
 /// A pod of a consumer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodHealth {
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Unit {
     pub name: String,
-    /// Whether it runs the versions that are being released.
+    /// Tells it apart from a later one of the same name.
+    pub uid: String,
+    /// Whether it runs the versions that the consumer's template is pinned to.
     pub is_new: bool,
     pub is_ready: bool,
     /// Whether it was ready before, or is: one that was recreated is on its way, and has lost nothing.
     pub was_ready: bool,
     /// Since when it is ready, or not.
     pub since: Option<Timestamp>,
+    pub created: Option<Timestamp>,
     /// The most that one of its containers was restarted.
     pub restarts: u32,
+    /// When one of its containers last ended.
+    pub last_end: Option<Timestamp>,
     /// What the kubelet says is wrong with it, in one sentence.
     pub trouble: Option<String>,
+    /// Why it has no place to run, in one sentence: no node has room for it, or its node is lost. No config is to blame for that.
+    pub homeless: Option<String>,
 }
 
 /// How far a consumer's own controller is.
@@ -37,17 +51,34 @@ pub struct Rollout {
     pub ready: u32,
     /// Whether the controller is done: every pod is new.
     pub is_complete: bool,
+    /// How long its controller watches a pod that is ready before it counts as available.
+    pub min_ready: Duration,
+    /// Why no pod of it may run what its template says, although its controller is done.
+    pub idle: Option<String>,
     /// What it waits for, if it waits for a person.
     pub waits_for: Option<String>,
+    /// Whether it is in the middle of bringing out other code: what its template says has not proved itself.
+    pub is_midway: bool,
+    /// Why it must not be touched: a person stopped it, and any change of its template would start it again.
+    pub stopped: Option<String>,
     /// Why it gave up, if it did.
-    pub failure: Option<String>,
+    pub failure: Option<Failure>,
 }
 
-/// How a consumer did before its release: what was broken already is not the release's fault.
+/// Why a controller gave up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub reason: String,
+    /// When it said so last, where it says when.
+    pub at: Option<Timestamp>,
+}
+
+/// How a consumer did before its release, and when it was moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Before {
-    pub failing: u32,
-    pub unready: u32,
+    /// Pods that had been broken for long.
+    pub broken: u32,
+    pub moved_at: Option<Timestamp>,
 }
 
 /// How the new pods of a consumer do.
@@ -57,8 +88,6 @@ pub struct Health {
     pub updated: u32,
     pub ready: u32,
     pub failing: u32,
-    /// The most restarts of one new pod.
-    pub restarts: u32,
     pub verdict: Verdict,
 }
 
@@ -70,6 +99,8 @@ pub enum Verdict {
     Waiting(String),
     /// As many new pods as wanted are ready.
     Healthy,
+    /// It was broken for long before, and is: why.
+    StillBroken(String),
     Failed(String),
 }
 
@@ -82,65 +113,117 @@ pub enum Goal {
     All,
 }
 
-pub fn before(rollout: &Rollout, pods: &[PodHealth], policy: &Policy) -> Before {
-    let failing = pods.iter().filter(|pod| trouble(pod, policy).is_some()).count();
-    Before { failing: count(failing), unready: rollout.desired.saturating_sub(rollout.ready) }
+/// How many pods have been broken for long.
+pub fn broken(units: &[Unit], now: Timestamp) -> u32 {
+    count(units.iter().filter(|unit| is_long_broken(unit, now)).count())
+}
+
+fn is_long_broken(unit: &Unit, now: Timestamp) -> bool {
+    let lasts = |since: Option<Timestamp>| since.is_some_and(|since| has_passed(since, LASTING, now));
+    // In a crash loop it may be ready for a moment, again and again.
+    let crashes = unit.trouble.is_some() && unit.restarts >= CRASH_LOOP && lasts(unit.created);
+    !unit.is_ready && (lasts(unit.since) || crashes)
 }
 
 /// Judges while the new pods come up.
-pub fn judge(rollout: &Rollout, pods: &[PodHealth], before: Before, goal: Goal, policy: &Policy) -> Health {
-    let new = || pods.iter().filter(|pod| pod.is_new);
-    let troubles: Vec<String> = new().filter_map(|pod| trouble(pod, policy)).collect();
-    let ready = count(new().filter(|pod| pod.is_ready).count());
+pub fn judge(rollout: &Rollout, units: &[Unit], before: Before, goal: Goal, policy: &Policy, now: Timestamp) -> Health {
+    let new = || units.iter().filter(|unit| unit.is_new);
+    let troubles: Vec<String> = new().filter_map(|unit| trouble(unit, policy)).collect();
+    let ready = count(new().filter(|unit| unit.is_ready).count());
     let failing = count(troubles.len());
-    let verdict = if failing > policy.max_failing_pods + before.failing {
+    let gave_up =
+        rollout.failure.as_ref().filter(|failure| rollout.is_observed && is_after(failure.at, before.moved_at));
+    let verdict = if failing > policy.max_failing_pods + before.broken {
         Verdict::Failed(troubles.into_iter().next().unwrap_or_default())
-    } else if let Some(failure) = &rollout.failure {
-        Verdict::Failed(failure.clone())
+    } else if let Some(failure) = gave_up.filter(|_| before.broken == 0) {
+        Verdict::Failed(failure.reason.clone())
     } else if let Some(waits_for) = &rollout.waits_for {
         Verdict::Waiting(waits_for.clone())
-    } else if is_reached(rollout, ready, before, goal) {
+    } else if is_reached(rollout, ready, goal) {
         Verdict::Healthy
+    } else if let Some(why) = still_broken(rollout, units, ready, before, goal, now) {
+        Verdict::StillBroken(why)
     } else {
         Verdict::Rolling
     };
-    let restarts = new().map(|pod| pod.restarts).max().unwrap_or(0);
-    Health { desired: rollout.desired, updated: rollout.updated, ready, failing, restarts, verdict }
+    Health { desired: rollout.desired, updated: rollout.updated, ready, failing, verdict }
 }
 
-fn is_reached(rollout: &Rollout, ready: u32, before: Before, goal: Goal) -> bool {
-    match goal {
-        Goal::Batch(size) => rollout.is_observed && ready >= size.min(rollout.desired),
-        Goal::All => {
-            let is_complete = rollout.is_complete && rollout.ready + before.unready >= rollout.desired;
-            // Where pods were broken before, the workload's own controller never gets rid of the last old ones.
-            let is_as_good_as_before =
-                before.unready > 0 && rollout.updated >= rollout.desired && ready + before.unready >= rollout.desired;
-            rollout.is_observed && (is_complete || is_as_good_as_before)
+fn is_reached(rollout: &Rollout, ready: u32, goal: Goal) -> bool {
+    rollout.is_observed
+        && match goal {
+            Goal::Batch(size) => ready >= size.min(rollout.desired),
+            Goal::All => rollout.is_complete && (rollout.idle.is_some() || rollout.ready >= rollout.desired),
         }
-    }
 }
 
-/// What went wrong while the new pods were baking, if anything did.
-pub fn relapse(pods: &[PodHealth], restarts_before: u32, bake_started: Timestamp, now: Timestamp) -> Option<String> {
-    pods.iter().filter(|pod| pod.is_new).find_map(|pod| {
-        if pod.restarts > restarts_before {
-            return Some(format!("pod {} restarted after it was ready", pod.name));
-        }
-        let has_lost_it = pod.was_ready && !pod.is_ready;
-        let since = pod.since.filter(|since| has_lost_it && *since > bake_started)?;
-        let grace = SignedDuration::try_from(READINESS_GRACE).unwrap_or_default();
-        (now.duration_since(since) >= grace).then(|| format!("pod {} is not ready any more", pod.name))
+/// Whether no more is to be expected of a consumer that was broken for long: what is not ready has not been so for long, again.
+fn still_broken(
+    rollout: &Rollout,
+    units: &[Unit],
+    ready: u32,
+    before: Before,
+    goal: Goal,
+    now: Timestamp,
+) -> Option<String> {
+    let wanted = match goal {
+        Goal::Batch(size) => size.min(rollout.desired),
+        Goal::All => rollout.desired,
+    };
+    let is_as_before = rollout.is_observed && before.broken > 0 && ready + before.broken >= wanted;
+    let unready: Vec<&Unit> = units.iter().filter(|unit| unit.is_new && !unit.is_ready).collect();
+    let worst = unready.first().filter(|_| unready.iter().all(|unit| is_long_broken(unit, now)))?;
+    is_as_before.then(|| match &worst.trouble {
+        Some(trouble) => format!("pod {}: {trouble}", worst.name),
+        None => format!("pod {} is not ready", worst.name),
     })
 }
 
-fn trouble(pod: &PodHealth, policy: &Policy) -> Option<String> {
-    let restarted = || {
-        let often = pod.restarts > policy.max_restarts;
-        often.then(|| format!("restarted {} times", pod.restarts))
+/// What went wrong with new pods since they were ready, if anything did.
+pub fn relapse(units: &[Unit], before: Before, ready_at: Timestamp, policy: &Policy, now: Timestamp) -> Option<String> {
+    let relapsed = |unit: &Unit| {
+        // One that came later has not been ready yet, perhaps: it is judged like any that comes up.
+        if unit.created.is_some_and(|created| created > ready_at) {
+            return None;
+        }
+        if unit.restarts > 0 && unit.last_end.is_some_and(|end| end > ready_at) {
+            return Some(format!("pod {} restarted after it was ready", unit.name));
+        }
+        let has_lost_it = unit.was_ready && !unit.is_ready && unit.homeless.is_none();
+        let since = unit.since.filter(|since| has_lost_it && *since > ready_at)?;
+        has_passed(since, READINESS_GRACE, now).then(|| format!("pod {} is not ready any more", unit.name))
     };
-    let what = pod.trouble.clone().or_else(restarted)?;
-    Some(format!("pod {}: {what}", pod.name))
+    let found: Vec<String> = units.iter().filter(|unit| unit.is_new).filter_map(relapsed).collect();
+    (count(found.len()) > policy.max_failing_pods + before.broken).then(|| found.into_iter().next()).flatten()
+}
+
+/// Whether all that is not ready has no place to run: no config is to blame for that.
+pub fn is_only_homeless(units: &[Unit]) -> bool {
+    let mut unready = units.iter().filter(|unit| unit.is_new && !unit.is_ready).peekable();
+    unready.peek().is_some() && unready.all(|unit| unit.homeless.is_some())
+}
+
+/// Pods that the template has left behind and that do not work: the controller of a StatefulSet waits for them for ever.
+pub fn stuck(units: &[Unit]) -> impl Iterator<Item = &Unit> {
+    units.iter().filter(|unit| !unit.is_new && !unit.is_ready && unit.trouble.is_some())
+}
+
+fn trouble(unit: &Unit, policy: &Policy) -> Option<String> {
+    let restarted = || {
+        let often = unit.restarts > policy.max_restarts;
+        often.then(|| format!("restarted {} times", unit.restarts))
+    };
+    let what = unit.trouble.clone().or_else(restarted)?;
+    Some(format!("pod {}: {what}", unit.name))
+}
+
+/// Without a time, it may be of now.
+fn is_after(at: Option<Timestamp>, moved_at: Option<Timestamp>) -> bool {
+    at.zip(moved_at).is_none_or(|(at, moved_at)| at >= moved_at)
+}
+
+fn has_passed(since: Timestamp, time: Duration, now: Timestamp) -> bool {
+    now.duration_since(since) >= SignedDuration::try_from(time).unwrap_or_default()
 }
 
 fn count(many: usize) -> u32 {
@@ -151,20 +234,27 @@ fn count(many: usize) -> u32 {
 mod tests {
     use super::*;
 
-    fn pod(name: &str, is_new: bool) -> PodHealth {
-        PodHealth {
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    const NOW: i64 = 1000;
+
+    fn unit(name: &str, is_new: bool) -> Unit {
+        let long_ago = Some(at(NOW - 500));
+        Unit {
             name: name.into(),
             is_new,
             is_ready: true,
             was_ready: true,
-            since: None,
-            restarts: 0,
-            trouble: None,
+            since: long_ago,
+            created: long_ago,
+            ..Unit::default()
         }
     }
 
-    fn crashing(name: &str, is_new: bool) -> PodHealth {
-        PodHealth { is_ready: false, trouble: Some("CrashLoopBackOff".into()), ..pod(name, is_new) }
+    fn crashing(name: &str, is_new: bool) -> Unit {
+        Unit { is_ready: false, trouble: Some("CrashLoopBackOff".into()), ..unit(name, is_new) }
     }
 
     fn rollout(updated: u32) -> Rollout {
@@ -172,65 +262,104 @@ mod tests {
         Rollout { is_observed: true, desired: 2, updated, ready: 2, is_complete, ..Rollout::default() }
     }
 
-    fn verdict(rollout: &Rollout, pods: &[PodHealth], before: Before, goal: Goal) -> Verdict {
-        judge(rollout, pods, before, goal, &Policy::default()).verdict
+    fn verdict(rollout: &Rollout, units: &[Unit], before: Before, goal: Goal) -> Verdict {
+        judge(rollout, units, before, goal, &Policy::default(), at(NOW)).verdict
     }
 
     #[test]
     fn one_crash_loop_among_the_new_pods_is_enough() {
-        let pods = [pod("old", false), crashing("new", true)];
-        let found = verdict(&rollout(1), &pods, Before::default(), Goal::All);
+        let units = [unit("old", false), crashing("new", true)];
+        let found = verdict(&rollout(1), &units, Before::default(), Goal::All);
         assert_eq!(found, Verdict::Failed("pod new: CrashLoopBackOff".into()));
     }
 
     #[test]
     fn old_pods_do_not_count() {
-        let pods = [crashing("old", false), pod("new", true)];
-        assert_eq!(verdict(&rollout(1), &pods, Before::default(), Goal::All), Verdict::Rolling);
+        let units = [crashing("old", false), unit("new", true)];
+        assert_eq!(verdict(&rollout(1), &units, Before::default(), Goal::All), Verdict::Rolling);
     }
 
     #[test]
-    fn what_was_broken_before_may_stay_broken() {
-        let before = Before { failing: 1, unready: 1 };
-        let pods = [crashing("a", true), pod("b", true)];
+    fn broken_is_what_has_lasted() {
+        let unready = |since| Unit { is_ready: false, since: Some(at(since)), ..unit("a", false) };
+        assert_eq!(broken(&[unready(NOW - 40)], at(NOW)), 1);
+        assert_eq!(broken(&[unready(NOW - 12)], at(NOW)), 0, "it is starting, or missed a probe");
+        assert_eq!(broken(&[Unit { restarts: 2, ..unit("a", false) }], at(NOW)), 0, "it restarted once upon a time");
+        // Without a probe it is ready for a moment after each start.
+        let loops = Unit { restarts: 3, since: Some(at(NOW - 2)), ..crashing("a", false) };
+        assert_eq!(broken(&[loops], at(NOW)), 1);
+    }
+
+    #[test]
+    fn what_was_broken_for_long_is_not_blamed_but_not_called_well_either() {
+        let before = Before { broken: 1, moved_at: Some(at(NOW - 60)) };
         let done = Rollout { ready: 1, ..rollout(2) };
-        assert_eq!(verdict(&done, &pods, before, Goal::All), Verdict::Healthy);
-        let stuck = Rollout { is_complete: false, ..done.clone() };
-        assert_eq!(verdict(&stuck, &pods, before, Goal::All), Verdict::Healthy, "its old pods stay for ever");
+        let young = Unit { since: Some(at(NOW - 3)), created: Some(at(NOW - 3)), ..crashing("a", true) };
+        assert_eq!(verdict(&done, &[young, unit("b", true)], before, Goal::All), Verdict::Rolling, "it may get well");
+        let units = [crashing("a", true), unit("b", true)];
+        let still = Verdict::StillBroken("pod a: CrashLoopBackOff".into());
+        assert_eq!(verdict(&done, &units, before, Goal::All), still);
         let worse = [crashing("a", true), crashing("b", true)];
         assert!(matches!(verdict(&done, &worse, before, Goal::All), Verdict::Failed(_)));
+        let well = [unit("a", true), unit("b", true)];
+        assert_eq!(verdict(&rollout(2), &well, before, Goal::All), Verdict::Healthy, "it was repaired");
+    }
+
+    #[test]
+    fn a_pod_that_was_starting_is_no_licence() {
+        let units = [Unit { is_ready: false, since: Some(at(NOW - 200)), ..unit("new", true) }];
+        let done = Rollout { desired: 1, updated: 1, ready: 0, is_complete: true, ..rollout(1) };
+        assert_eq!(verdict(&done, &units, Before::default(), Goal::All), Verdict::Rolling);
     }
 
     #[test]
     fn a_first_batch_is_reached_when_it_is_ready() {
-        let pods = [pod("old", false), pod("new", true)];
-        assert_eq!(verdict(&rollout(1), &pods, Before::default(), Goal::Batch(1)), Verdict::Healthy);
-        assert_eq!(verdict(&rollout(1), &pods, Before::default(), Goal::All), Verdict::Rolling);
-        assert_eq!(verdict(&rollout(2), &pods, Before::default(), Goal::All), Verdict::Healthy);
+        let units = [unit("old", false), unit("new", true)];
+        assert_eq!(verdict(&rollout(1), &units, Before::default(), Goal::Batch(1)), Verdict::Healthy);
+        assert_eq!(verdict(&rollout(1), &units, Before::default(), Goal::All), Verdict::Rolling);
+        assert_eq!(verdict(&rollout(2), &units, Before::default(), Goal::All), Verdict::Healthy);
     }
 
     #[test]
     fn a_status_that_speaks_of_an_older_template_says_nothing() {
-        let stale = Rollout { is_observed: false, ..rollout(2) };
+        let failure = Some(Failure { reason: "it gave up".into(), at: Some(at(NOW)) });
+        let stale = Rollout { is_observed: false, failure, ..rollout(2) };
         assert_eq!(verdict(&stale, &[], Before::default(), Goal::All), Verdict::Rolling);
     }
 
     #[test]
-    fn a_restart_or_a_lost_readiness_during_the_bake_is_a_relapse() {
-        let (start, now) = (Timestamp::from_second(100).unwrap(), Timestamp::from_second(120).unwrap());
-        assert_eq!(relapse(&[pod("new", true)], 0, start, now), None);
-        let restarted = PodHealth { restarts: 1, ..pod("new", true) };
-        assert!(relapse(std::slice::from_ref(&restarted), 0, start, now).unwrap().contains("restarted"));
-        assert_eq!(relapse(&[restarted], 1, start, now), None, "it had restarted before");
-        let lost = |second| PodHealth {
-            is_ready: false,
-            since: Some(Timestamp::from_second(second).unwrap()),
-            ..pod("new", true)
+    fn a_controller_that_gave_up_before_the_move_says_nothing_about_it() {
+        let gave_up = |second| {
+            let failure = Some(Failure { reason: "it gave up".into(), at: Some(at(second)) });
+            let before = Before { broken: 0, moved_at: Some(at(NOW - 10)) };
+            verdict(&Rollout { failure, ..rollout(1) }, &[], before, Goal::All)
         };
-        assert!(relapse(&[lost(110)], 0, start, now).unwrap().contains("not ready"));
-        assert_eq!(relapse(&[lost(118)], 0, start, now), None, "it may come back");
-        let recreated = PodHealth { was_ready: false, ..lost(110) };
-        assert_eq!(relapse(&[recreated], 0, start, now), None, "it is on its way");
-        assert_eq!(relapse(&[lost(90)], 0, start, now), None, "it comes up only now");
+        assert_eq!(gave_up(NOW - 60), Verdict::Rolling);
+        assert_eq!(gave_up(NOW - 5), Verdict::Failed("it gave up".into()));
+    }
+
+    #[test]
+    fn a_restart_or_a_lost_readiness_after_it_was_ready_is_a_relapse() {
+        let (ready_at, policy) = (at(NOW - 20), Policy::default());
+        let relapse = |unit: Unit| relapse(&[unit], Before::default(), ready_at, &policy, at(NOW));
+        assert_eq!(relapse(unit("new", true)), None);
+        let restarted = |second| Unit { restarts: 1, last_end: Some(at(second)), ..unit("new", true) };
+        assert!(relapse(restarted(NOW - 10)).unwrap().contains("restarted"));
+        assert_eq!(relapse(restarted(NOW - 30)), None, "it had restarted before");
+        let lost = |second| Unit { is_ready: false, since: Some(at(second)), ..unit("new", true) };
+        assert!(relapse(lost(NOW - 10)).unwrap().contains("not ready"));
+        assert_eq!(relapse(lost(NOW - 2)), None, "it may come back");
+        assert_eq!(relapse(Unit { was_ready: false, ..lost(NOW - 10) }), None, "it is on its way");
+        assert_eq!(relapse(lost(NOW - 30)), None, "it comes up only now");
+        assert_eq!(relapse(Unit { homeless: Some("its node is lost".into()), ..lost(NOW - 10) }), None);
+    }
+
+    #[test]
+    fn so_many_pods_may_fail_in_the_bake_as_the_policy_says() {
+        let policy = Policy { max_failing_pods: 1, ..Policy::default() };
+        let lost = |name: &str| Unit { is_ready: false, since: Some(at(NOW - 10)), ..unit(name, true) };
+        let found = |units: &[Unit]| relapse(units, Before::default(), at(NOW - 20), &policy, at(NOW));
+        assert_eq!(found(&[lost("a"), unit("b", true)]), None);
+        assert!(found(&[lost("a"), lost("b")]).is_some());
     }
 }

@@ -1,33 +1,49 @@
 //! How far a workload's own controller is, read from its status.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::health::Rollout;
+use crate::health::{Failure, Rollout};
 
 /// Reads the status of a workload, by its kind. Kinds whose pods are not replaced by a change of the template are done at once.
 pub fn rollout(kind: &str, name: &str, generation: i64, object: &Value) -> Rollout {
     let (spec, status) = (&object["spec"], &object["status"]);
-    match kind {
+    let min_ready = Duration::from_secs(spec["minReadySeconds"].as_u64().unwrap_or(0));
+    let rollout = match kind {
         "Deployment" => deployment(generation, spec, status),
         "StatefulSet" => stateful_set(generation, spec, status),
         "DaemonSet" => daemon_set(generation, spec, status),
         "Rollout" => argo_rollout(name, generation, spec, status),
-        _ => Rollout { is_observed: true, is_complete: true, ..Rollout::default() },
-    }
+        "CronJob" => at_rest("it runs it with its next Job"),
+        _ => at_rest("its pods stay as they are when its template changes"),
+    };
+    Rollout { min_ready, ..rollout }
 }
+
+/// Done as soon as it is written: nobody is replaced.
+fn at_rest(why: &str) -> Rollout {
+    Rollout { is_observed: true, is_complete: true, idle: Some(why.to_owned()), ..Rollout::default() }
+}
+
+const NO_PODS: &str = "it is scaled to zero";
+const ON_DELETE: &str = "its pods are replaced only when somebody deletes them (OnDelete)";
 
 fn deployment(generation: i64, spec: &Value, status: &Value) -> Rollout {
     let desired = count(&spec["replicas"], 1);
     let updated = count(&status["updatedReplicas"], 0);
-    let gave_up = condition(status, "Progressing").is_some_and(|found| found["reason"] == "ProgressDeadlineExceeded");
+    let gave_up = condition(status, "Progressing").filter(|found| found["reason"] == "ProgressDeadlineExceeded");
     Rollout {
         is_observed: observed(status) >= generation,
         desired,
         updated,
         ready: count(&status["readyReplicas"], 0),
         is_complete: updated >= desired && count(&status["replicas"], 0) == updated,
+        idle: (desired == 0).then(|| NO_PODS.to_owned()),
         waits_for: (spec["paused"] == true).then(|| "`kubectl rollout resume`: it is paused".to_owned()),
-        failure: gave_up.then(|| "it exceeded its own progress deadline".to_owned()),
+        failure: gave_up.map(|found| failure("it exceeded its own progress deadline", &found["lastUpdateTime"])),
+        ..Rollout::default()
     }
 }
 
@@ -43,6 +59,11 @@ fn stateful_set(generation: i64, spec: &Value, status: &Value) -> Rollout {
         updated,
         ready: count(&status["readyReplicas"], 0),
         is_complete: is_by_hand || updated >= desired.saturating_sub(kept_back),
+        idle: if desired == 0 {
+            Some(NO_PODS.to_owned())
+        } else {
+            (is_by_hand && updated < desired).then(|| ON_DELETE.to_owned())
+        },
         ..Rollout::default()
     }
 }
@@ -50,12 +71,18 @@ fn stateful_set(generation: i64, spec: &Value, status: &Value) -> Rollout {
 fn daemon_set(generation: i64, spec: &Value, status: &Value) -> Rollout {
     let desired = count(&status["desiredNumberScheduled"], 0);
     let updated = count(&status["updatedNumberScheduled"], 0);
+    let is_by_hand = spec["updateStrategy"]["type"] == "OnDelete";
     Rollout {
         is_observed: observed(status) >= generation,
         desired,
         updated,
         ready: count(&status["numberReady"], 0),
-        is_complete: spec["updateStrategy"]["type"] == "OnDelete" || updated >= desired,
+        is_complete: is_by_hand || updated >= desired,
+        idle: if desired == 0 {
+            Some("no node runs it".to_owned())
+        } else {
+            (is_by_hand && updated < desired).then(|| ON_DELETE.to_owned())
+        },
         ..Rollout::default()
     }
 }
@@ -64,20 +91,35 @@ fn daemon_set(generation: i64, spec: &Value, status: &Value) -> Rollout {
 fn argo_rollout(name: &str, generation: i64, spec: &Value, status: &Value) -> Rollout {
     let phase = status["phase"].as_str().unwrap_or_default();
     let failure = if status["abort"] == true {
-        Some("its Rollout was aborted".to_owned())
+        Some(failure("its Rollout was aborted", &status["abortedAt"]))
     } else {
-        (phase == "Degraded").then(|| "its Rollout is degraded".to_owned())
+        let said = status["message"].as_str().map(|message| format!(": {message}")).unwrap_or_default();
+        // Argo says when it gave up only in its condition.
+        let at = &condition(status, "Progressing").unwrap_or(&Value::Null)["lastUpdateTime"];
+        (phase == "Degraded").then(|| failure(&format!("its Rollout is degraded{said}"), at))
     };
+    let desired = count(&spec["replicas"], 1);
+    let stable = &status["stableRS"];
     Rollout {
         is_observed: observed(status) >= generation,
-        desired: count(&spec["replicas"], 1),
+        desired,
         updated: count(&status["updatedReplicas"], 0),
         ready: count(&status["readyReplicas"], 0),
         is_complete: phase == "Healthy",
         waits_for: (phase == "Paused")
             .then(|| format!("the Rollout's next step: `kubectl argo rollouts promote {name}`")),
+        idle: (desired == 0).then(|| NO_PODS.to_owned()),
+        is_midway: !stable.is_null() && stable != &status["currentPodHash"],
+        stopped: (status["abort"] == true).then(|| {
+            format!("it was aborted: `kubectl argo rollouts undo {name}`, or `retry rollout {name}`, comes first")
+        }),
         failure,
+        ..Rollout::default()
     }
+}
+
+fn failure(reason: &str, at: &Value) -> Failure {
+    Failure { reason: reason.to_owned(), at: at.as_str().and_then(|at| at.parse::<Timestamp>().ok()) }
 }
 
 /// Argo writes it as text.
@@ -113,9 +155,10 @@ mod tests {
 
     #[test]
     fn a_deployment_that_gave_up_says_so() {
-        let conditions = json!([{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]);
+        let conditions = json!([{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded",
+            "lastUpdateTime": "2026-01-01T00:00:09Z"}]);
         let found = rollout("Deployment", "web", 1, &json!({"spec": {}, "status": {"conditions": conditions}}));
-        assert!(found.failure.is_some());
+        assert_eq!(found.failure.unwrap().at, Some("2026-01-01T00:00:09Z".parse().unwrap()));
     }
 
     #[test]
@@ -123,8 +166,19 @@ mod tests {
         let object = |phase: &str, abort: bool| json!({"spec": {}, "status": {"observedGeneration": "7", "phase": phase, "abort": abort}});
         assert!(rollout("Rollout", "web", 7, &object("Healthy", false)).is_complete);
         assert!(rollout("Rollout", "web", 7, &object("Paused", false)).waits_for.unwrap().ends_with("promote web`"));
-        assert!(rollout("Rollout", "web", 7, &object("Progressing", true)).failure.unwrap().contains("aborted"));
+        let aborted = rollout("Rollout", "web", 7, &object("Progressing", true)).failure.unwrap();
+        assert!(aborted.reason.contains("aborted"));
         assert!(!rollout("Rollout", "web", 8, &object("Healthy", false)).is_observed);
+    }
+
+    #[test]
+    fn a_rollout_in_the_middle_of_other_code_or_aborted_says_so() {
+        let status = |current: &str, abort: bool| {
+            let status = json!({"stableRS": "a", "currentPodHash": current, "abort": abort});
+            rollout("Rollout", "web", 1, &json!({"spec": {}, "status": status}))
+        };
+        assert!(!status("a", false).is_midway && status("b", false).is_midway);
+        assert!(status("b", true).stopped.unwrap().contains("undo web") && status("a", false).stopped.is_none());
     }
 
     #[test]
@@ -135,7 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_roll_is_done() {
-        assert!(rollout("CronJob", "web", 5, &json!({})).is_complete);
+    fn what_does_not_roll_is_done_and_says_why_nobody_runs_it() {
+        let found = rollout("CronJob", "web", 5, &json!({}));
+        assert!(found.is_complete && found.idle.unwrap().contains("next Job"));
+        let none = json!({"spec": {"replicas": 0}, "status": {"observedGeneration": 1}});
+        assert!(rollout("Deployment", "web", 1, &none).idle.unwrap().contains("zero"));
+        let by_hand = json!({"spec": {"updateStrategy": {"type": "OnDelete"}}, "status": {"observedGeneration": 1}});
+        assert!(rollout("StatefulSet", "web", 1, &by_hand).idle.unwrap().contains("OnDelete"));
     }
 }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::core::DynamicObject;
 use lockstep_api::{PinTable, Release, ReleasePolicy, ReleasePolicySpec, VersionedConfig};
-use lockstep_core::health::{PodHealth, Rollout};
+use lockstep_core::health::{Rollout, Unit};
 use lockstep_core::keys::{self, KeyDigests, Used, used_keys};
 use lockstep_core::release::ConsumerId;
 use lockstep_core::rollout::rollout;
@@ -315,7 +315,7 @@ pub struct PodFact {
     /// The uid of what made it.
     pub made_by: Option<String>,
     pub pins: Pins,
-    pub health: PodHealth,
+    pub unit: Unit,
 }
 
 impl PodFact {
@@ -328,7 +328,7 @@ impl PodFact {
             resource_version: resource_version(&pod.metadata),
             made_by: controller(&pod.metadata),
             pins: Pins::read(annotation(&pod.metadata, names::PINS).unwrap_or_default()),
-            health: crate::pods::health(pod),
+            unit: crate::pods::unit(pod),
         })
     }
 }

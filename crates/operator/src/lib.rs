@@ -60,6 +60,8 @@ pub struct Options {
     pub listen: SocketAddr,
     pub kinds: Vec<WorkloadKind>,
     pub admission: admission::Options,
+    /// Whether pods may be deleted that a StatefulSet would wait for for ever.
+    pub delete_stuck_pods: bool,
 }
 
 impl Options {
@@ -126,6 +128,7 @@ async fn work(client: Client, options: Options, metrics: Arc<Metrics>) -> Result
         digest_key,
         kinds,
         tables: Tables::default(),
+        may_delete_pods: options.delete_stuck_pods,
     };
     Controller::new(executor, metrics, options.settle, watches).run(events).await;
     Ok(())

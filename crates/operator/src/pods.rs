@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use futures::StreamExt;
-use jiff::SignedDuration;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use kube::Client;
-use lockstep_core::health::PodHealth;
+use lockstep_core::health::Unit;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -79,22 +79,58 @@ impl Drop for PodWatches {
 }
 
 /// How a pod does, as its kubelet reports it.
-pub fn health(pod: &Pod) -> PodHealth {
+pub fn unit(pod: &Pod) -> Unit {
     let status = pod.status.clone().unwrap_or_default();
-    let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
-    let is_ready = ready.is_some_and(|ready| ready.status == "True");
+    let condition = |of: &str| status.conditions.iter().flatten().find(|condition| condition.type_ == of);
+    let ready = condition("Ready");
+    let is_done = status.phase.as_deref() == Some("Succeeded");
+    let is_ready = is_done || ready.is_some_and(|ready| ready.status == "True");
     let since = ready.and_then(|ready| ready.last_transition_time.as_ref()).map(|time| time.0);
     let started = status.start_time.as_ref().map(|time| time.0);
+    let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let containers = || status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-    PodHealth {
+    Unit {
         name: pod.metadata.name.clone().unwrap_or_default(),
+        uid: pod.metadata.uid.clone().unwrap_or_default(),
         is_new: false,
         is_ready,
         was_ready: is_ready || started.zip(since).is_some_and(|(started, since)| since > started + AT_ITS_START),
-        since,
+        // Before the kubelet has spoken of it, it is not ready since it was made.
+        since: since.or(created),
+        created,
         restarts: containers().map(|container| u32::try_from(container.restart_count).unwrap_or(0)).max().unwrap_or(0),
-        trouble: containers().find_map(trouble),
+        last_end: containers().filter_map(last_end).max(),
+        trouble: containers().find_map(trouble).or_else(|| failed_job(pod)),
+        homeless: homeless(condition("PodScheduled"), ready),
     }
+}
+
+/// A pod of a Job is not started again by its kubelet. Those of others may fail for reasons of the node, and are replaced.
+fn failed_job(pod: &Pod) -> Option<String> {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    let is_of_job = owners.into_iter().any(|owner| owner.controller == Some(true) && owner.kind == "Job");
+    let status = pod.status.as_ref().filter(|status| is_of_job && status.phase.as_deref() == Some("Failed"))?;
+    // With a reason it is the node's: evicted, preempted, shut down.
+    let containers = status.container_statuses.iter().flatten().filter(|_| status.reason.is_none());
+    containers.into_iter().find_map(|container| {
+        let ended = container.state.as_ref()?.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
+        Some(format!("container {}: it ended with exit code {}", container.name, ended.exit_code))
+    })
+}
+
+/// When a container last ended, in the state that it is in or was in before.
+fn last_end(container: &ContainerStatus) -> Option<Timestamp> {
+    let states = [container.state.as_ref(), container.last_state.as_ref()];
+    let ended = states.into_iter().flatten().filter_map(|state| state.terminated.as_ref());
+    ended.filter_map(|ended| ended.finished_at.as_ref()).map(|time| time.0).max()
+}
+
+fn homeless(scheduled: Option<&PodCondition>, ready: Option<&PodCondition>) -> Option<String> {
+    if scheduled.is_some_and(|scheduled| scheduled.status == "False") {
+        return Some("no node has room for it".to_owned());
+    }
+    // Nobody hears of its kubelet any more.
+    ready.is_some_and(|ready| ready.status == "Unknown").then(|| "its node is lost".to_owned())
 }
 
 /// In one sentence. What the app itself said when it ended is left out: it may be secret.
@@ -125,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_crash_loop_is_told_without_the_apps_own_words() {
-        let found = health(&pod(&json!({"containerStatuses": [{
+        let found = unit(&pod(&json!({"containerStatuses": [{
             "name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 2,
             "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
             "lastState": {"terminated": {"exitCode": 3, "message": "password=hunter2"}},
@@ -138,7 +174,7 @@ mod tests {
     fn a_pod_that_is_not_ready_yet_has_lost_nothing() {
         let health_since = |since: &str| {
             let condition = json!({"type": "Ready", "status": "False", "lastTransitionTime": since});
-            health(&pod(&json!({"startTime": "2026-01-01T00:00:00Z", "conditions": [condition]})))
+            unit(&pod(&json!({"startTime": "2026-01-01T00:00:00Z", "conditions": [condition]})))
         };
         assert!(!health_since("2026-01-01T00:00:01Z").was_ready);
         assert!(health_since("2026-01-01T00:00:09Z").was_ready);
@@ -146,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_missing_key_is_named() {
-        let found = health(&pod(&json!({"containerStatuses": [{
+        let found = unit(&pod(&json!({"containerStatuses": [{
             "name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "couldn't find key COLOR"}},
         }]})));
@@ -154,8 +190,31 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_failed_is_trouble_and_one_that_is_done_is_well() {
+        let of_job = |phase: &str, exit_code: i32| {
+            let ended = json!({"terminated": {"exitCode": exit_code, "finishedAt": "2026-01-01T00:00:09Z"}});
+            let mut pod = pod(&json!({"phase": phase, "containerStatuses": [{
+                "name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": ended,
+            }]}));
+            let job = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true});
+            pod.metadata.owner_references = Some(vec![serde_json::from_value(job).unwrap()]);
+            unit(&pod)
+        };
+        assert_eq!(of_job("Failed", 3).trouble.as_deref(), Some("container app: it ended with exit code 3"));
+        assert!(of_job("Succeeded", 0).is_ready);
+    }
+
+    #[test]
+    fn a_pod_without_a_place_says_so() {
+        let condition = |of: &str, status: &str| json!({"conditions": [{"type": of, "status": status}]});
+        assert!(unit(&pod(&condition("PodScheduled", "False"))).homeless.unwrap().contains("room"));
+        assert!(unit(&pod(&condition("Ready", "Unknown"))).homeless.unwrap().contains("lost"));
+        assert_eq!(unit(&pod(&condition("Ready", "False"))).homeless, None);
+    }
+
+    #[test]
     fn a_pod_that_is_being_made_is_no_trouble() {
-        let found = health(&pod(&json!({"containerStatuses": [{
+        let found = unit(&pod(&json!({"containerStatuses": [{
             "name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"waiting": {"reason": "ContainerCreating"}},
         }]})));

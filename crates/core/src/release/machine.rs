@@ -9,7 +9,7 @@ use super::{
     Action, Block, ConsumerId, Counts, Gate, Member, Move, Observed, Phase, Progress, Record, Release, Stage, State,
     Step,
 };
-use crate::health::{self, Goal, Health, Verdict};
+use crate::health::{self, Before, Goal, Health, Unit, Verdict};
 use crate::policy::JoinedFailure;
 
 /// What to do about a release now.
@@ -93,6 +93,8 @@ impl<'a> Machine<'a> {
             self.enter(Phase::Paused, PAUSED);
         } else if let Some(block) = self.observed.blocked.clone() {
             self.wait_for(&block);
+        } else if let Some(reason) = self.is_stopped_by_somebody() {
+            self.enter(Phase::Pending, reason);
         } else if self.takes_nothing_back() {
             self.enter(Phase::Superseded, "the change was taken back before it started");
         } else if let Some(reason) = self.is_too_large() {
@@ -105,6 +107,12 @@ impl<'a> Machine<'a> {
             self.enter(Phase::Pending, "the pods of its consumers are being read");
         }
         self.finish()
+    }
+
+    /// What a person has stopped is not started again by a change of config.
+    fn is_stopped_by_somebody(&self) -> Option<String> {
+        let mut moved = self.observed.members.iter().filter(|member| !member.concerned.is_empty());
+        moved.find_map(|member| Some(format!("waits for {}: {}", member.consumer, member.rollout.stopped.as_ref()?)))
     }
 
     fn is_too_large(&self) -> Option<String> {
@@ -161,18 +169,19 @@ impl<'a> Machine<'a> {
         }
         let configs = if is_there { &member.references } else { &member.concerned };
         let mut configs: Vec<_> = configs.iter().cloned().collect();
-        let fresh_before = || health::before(&member.rollout, &member.pods, self.observed.policy);
-        let (pins_before, template_before, health_before, had_joined) = match inherited {
+        let fresh_before = || Before { broken: health::broken(&member.units, self.now), moved_at: None };
+        let (pins_before, template_before, before, had_joined) = match inherited {
             Some(old) => {
                 configs.extend(
                     old.configs.iter().filter(|config| self.release().configs().any(|own| own == *config)).cloned(),
                 );
                 configs.sort();
                 configs.dedup();
-                (old.pins_before.clone(), old.template_before.clone(), old.health_before, old.has_joined)
+                (old.pins_before.clone(), old.template_before.clone(), old.before, old.has_joined)
             }
-            None if is_there => (self.pins_from(member), member.template.clone(), health::Before::default(), true),
-            None => (member.pins.clone(), member.template.clone(), fresh_before(), false),
+            None if is_there => (self.pins_from(member), member.template.clone(), Before::default(), true),
+            // Other code is on its way out: if that fails, nobody can say which of the two is to blame.
+            None => (member.pins.clone(), member.template.clone(), fresh_before(), member.rollout.is_midway),
         };
         Some(Record {
             consumer: member.consumer.clone(),
@@ -180,10 +189,12 @@ impl<'a> Machine<'a> {
             configs,
             pins_before,
             template_before,
-            health_before,
+            before,
             has_joined: had_joined,
             state: State::Waiting,
             progressed_at: Some(self.now),
+            ready_at: None,
+            unjudged: None,
             health: Counts::default(),
         })
     }
@@ -212,7 +223,9 @@ impl<'a> Machine<'a> {
 
     fn go_on(mut self) -> Step {
         if self.observed.has_succeeded {
-            self.enter(Phase::Succeeded, SUCCEEDED);
+            self.look_who_is_judged();
+            let reason = self.who_runs_it();
+            self.enter(Phase::Succeeded, reason);
             return self.finish();
         }
         let newer = self.observed.superseded_by;
@@ -270,29 +283,62 @@ impl<'a> Machine<'a> {
             return None;
         };
         let is_pinned = self.release().target(&member.pins, record) == member.pins;
+        // Recreated: it starts from nothing, like one that has not been seen before.
+        if record.state == State::Gone {
+            record.state = State::Waiting;
+            record.before.broken = 0;
+        }
         match record.state {
             State::Waiting | State::Pinning if is_pinned => {
                 record.has_joined |= member.template != record.template_before;
-                record.state = State::Rolling;
-                record.progressed_at = Some(self.now);
+                self.begin_to_watch(record, member);
             }
-            State::Rolling | State::Ready if !is_pinned => record.state = State::LeftAlone,
+            // New code, at any time: its pods are others from here on, and nobody can say which of the two is to blame.
+            State::Rolling | State::Ready | State::StillBroken
+                if is_pinned && member.template != record.template_before =>
+            {
+                record.has_joined = true;
+                self.begin_to_watch(record, member);
+            }
+            State::Rolling | State::Ready | State::StillBroken if !is_pinned => record.state = State::LeftAlone,
             _ => {}
         }
         if record.state == State::LeftAlone && member.is_gated {
             self.actions.push(Action::OpenGate { consumer: record.consumer.clone() });
         }
-        if !matches!(record.state, State::Rolling | State::Ready) {
+        if !is_moved(record) {
             return None;
         }
-        let goal = self.goal(record, self.member(&record.consumer)?);
+        self.delete_stuck_pods(member);
+        let goal = self.goal(record, member);
         let health = self.judge(record, goal)?;
         self.note(record, &health)
     }
 
+    fn begin_to_watch(&self, record: &mut Record, member: &Member) {
+        record.template_before.clone_from(&member.template);
+        record.state = State::Rolling;
+        (record.progressed_at, record.before.moved_at) = (Some(self.now), Some(self.now));
+        (record.ready_at, record.unjudged) = (None, None);
+    }
+
+    /// A StatefulSet waits for a broken pod before it replaces it, although the template is another one by now.
+    fn delete_stuck_pods(&mut self, member: &Member) {
+        let waits = member.consumer.kind == STATEFUL_SET && member.rollout.is_observed && !member.is_gated;
+        if waits && self.observed.may_delete_pods {
+            let delete = |unit: &Unit| Action::DeletePod {
+                consumer: member.consumer.clone(),
+                pod: unit.name.clone(),
+                uid: unit.uid.clone(),
+            };
+            self.actions.extend(health::stuck(&member.units).map(delete));
+        }
+    }
+
     fn judge(&self, record: &Record, goal: Goal) -> Option<Health> {
         let member = self.member(&record.consumer)?;
-        let mut health = health::judge(&member.rollout, &member.pods, record.health_before, goal, self.observed.policy);
+        let Observed { policy, .. } = self.observed;
+        let mut health = health::judge(&member.rollout, &member.units, record.before, goal, policy, self.now);
         // Behind a closed gate a workload may think that it is done.
         if goal == Goal::All && member.is_gated && health.verdict == Verdict::Healthy {
             health.verdict = Verdict::Rolling;
@@ -316,31 +362,38 @@ impl<'a> Machine<'a> {
     }
 
     fn note(&mut self, record: &mut Record, health: &Health) -> Option<Failure> {
-        let baked = record.health.restarts;
         let came_closer = health.ready > record.health.ready || health.updated > record.health.updated;
         record.health = Counts::from(health);
-        if self.progress.phase == Phase::Baking {
-            record.health.restarts = baked;
-        }
         if came_closer || matches!(health.verdict, Verdict::Waiting(_)) {
             record.progressed_at = Some(self.now);
         }
         let why = match &health.verdict {
             Verdict::Healthy => {
+                record.ready_at = record.ready_at.filter(|_| record.state == State::Ready).or(Some(self.now));
                 record.state = State::Ready;
+                return None;
+            }
+            Verdict::StillBroken(why) => {
+                record.unjudged = Some(format!("it was broken before, and is: {why}"));
+                record.state = State::StillBroken;
                 return None;
             }
             Verdict::Failed(why) => why.clone(),
             Verdict::Waiting(what) => {
+                // Whoever waits with new pods that are ready is watched as in a bake.
+                if health.ready > 0 && health.failing == 0 {
+                    record.ready_at = record.ready_at.or(Some(self.now));
+                }
                 record.state = State::Rolling;
                 self.awaited.get_or_insert_with(|| format!("{} waits for {what}", record.consumer));
                 return None;
             }
-            // What is lost during the bake is the bake's to judge.
-            Verdict::Rolling if self.progress.phase == Phase::Baking => {
+            // What was ready and is lost is the bake's to judge.
+            Verdict::Rolling if self.progress.phase == Phase::Baking && record.state == State::Ready => {
                 self.is_unsettled = true;
                 return None;
             }
+            Verdict::Rolling if record.state == State::StillBroken => return None,
             Verdict::Rolling => {
                 record.state = State::Rolling;
                 self.overdue(record)?
@@ -352,29 +405,46 @@ impl<'a> Machine<'a> {
 
     fn overdue(&mut self, record: &Record) -> Option<String> {
         let deadline = self.observed.policy.progress_deadline;
-        let due = after(record.progressed_at?, deadline);
+        let member = self.member(&record.consumer)?;
+        // What its own controller waits for, after its pods are ready, is no standstill. Behind our gate it waits for us.
+        let patience = if member.is_gated { Duration::ZERO } else { member.rollout.min_ready };
+        let due = after(record.progressed_at?, deadline + patience);
         if self.now < due {
             self.wake_at(due);
             return None;
         }
         let Counts { ready, desired, .. } = record.health;
-        Some(format!("no progress for {} s, {ready} of {desired} new pods are ready", deadline.as_secs()))
+        let place =
+            self.member(&record.consumer)?.units.iter().find_map(|unit| {
+                Some(format!(": pod {}: {}", unit.name, unit.homeless.as_ref().filter(|_| unit.is_new)?))
+            });
+        let place = place.unwrap_or_default();
+        Some(format!("no progress for {} s, {ready} of {desired} new pods are ready{place}", deadline.as_secs()))
     }
 
+    /// What was well and is not any more: in the bake, and wherever a consumer waits for a person.
     fn relapse(&self) -> Option<Failure> {
-        let since = self.progress.phase_since.filter(|_| self.progress.phase == Phase::Baking)?;
         let policy = self.observed.policy;
-        if self.is_unsettled && self.now >= after(since, policy.bake + policy.progress_deadline) {
+        let since = self.progress.phase_since.filter(|_| self.progress.phase == Phase::Baking);
+        let is_overdue = since.is_some_and(|since| self.now >= after(since, policy.bake + policy.progress_deadline));
+        if self.is_unsettled && is_overdue && !self.only_lacks_room() {
             let reason = "not all pods that were ready became ready again".to_owned();
             return Some(Failure { reason, joined: None });
         }
         self.progress.consumers.iter().find_map(|record| {
-            if !matches!(record.state, State::Rolling | State::Ready) {
-                return None;
-            }
-            let why = health::relapse(&self.member(&record.consumer)?.pods, record.health.restarts, since, self.now)?;
+            let ready_at = record.ready_at.filter(|_| matches!(record.state, State::Rolling | State::Ready))?;
+            let units = &self.member(&record.consumer)?.units;
+            let why = health::relapse(units, record.before, ready_at, policy, self.now)?;
             let joined = record.has_joined.then(|| record.consumer.clone());
             Some(Failure { reason: format!("{}: {why}", record.consumer), joined })
+        })
+    }
+
+    /// Whether all that is not ready has no place to run.
+    fn only_lacks_room(&self) -> bool {
+        let ready = self.progress.consumers.iter().filter(|record| record.state == State::Ready);
+        ready.filter_map(|record| self.member(&record.consumer)).all(|member| {
+            member.units.iter().all(|unit| unit.is_ready || !unit.is_new) || health::is_only_homeless(&member.units)
         })
     }
 
@@ -432,8 +502,8 @@ impl<'a> Machine<'a> {
     fn open_gates(&mut self) {
         let gated = self.progress.consumers.iter().filter_map(|record| {
             let member = self.member(&record.consumer)?;
-            let pinned = matches!(record.state, State::Rolling | State::Ready);
-            (pinned && member.is_gated && self.batch(record, member).is_none()).then(|| record.consumer.clone())
+            (is_moved(record) && member.is_gated && self.batch(record, member).is_none())
+                .then(|| record.consumer.clone())
         });
         let open: Vec<Action> = gated.map(|consumer| Action::OpenGate { consumer }).collect();
         self.actions.extend(open);
@@ -450,7 +520,7 @@ impl<'a> Machine<'a> {
             self.progress.reason = format!("all new pods are ready and are watched until {until:.0}");
             return;
         }
-        if self.is_unsettled {
+        if self.is_unsettled && !self.has_waited_for_room(until) {
             self.wake_at(after(self.now, RECHECK));
             "not all pods are ready any more: waits for them, or for the verdict".clone_into(&mut self.progress.reason);
             return;
@@ -462,8 +532,71 @@ impl<'a> Machine<'a> {
             (self.progress.wave, self.progress.stage) = (next, Stage::FirstBatch);
             self.enter(Phase::Progressing, format!("wave {next} follows"));
         } else {
-            self.actions.push(Action::Succeed);
-            self.enter(Phase::Succeeded, SUCCEEDED);
+            self.conclude();
+        }
+    }
+
+    /// Whether what is not ready lacks nothing but room, and had time to find some.
+    fn has_waited_for_room(&self, since: Timestamp) -> bool {
+        self.only_lacks_room() && self.now >= after(since, self.observed.policy.progress_deadline)
+    }
+
+    /// How it ends, computed from what is.
+    fn conclude(&mut self) {
+        self.look_who_is_judged();
+        let left = |record: &Record| matches!(record.state, State::LeftAlone | State::Gone);
+        let records = &self.progress.consumers;
+        if !records.is_empty() && records.iter().all(left) {
+            let why = listed(&self.not_judged());
+            let reason = format!("nobody runs it ({why}). It is held: `lockstep retry` tries it again");
+            self.actions = vec![Action::Hold { reason: reason.clone() }];
+            return self.enter(Phase::Failed, reason);
+        }
+        let reason = self.who_runs_it();
+        self.actions.push(Action::Succeed);
+        self.enter(Phase::Succeeded, reason);
+    }
+
+    fn look_who_is_judged(&mut self) {
+        let mut records = std::mem::take(&mut self.progress.consumers);
+        for record in &mut records {
+            record.unjudged = self.unjudged(record);
+        }
+        self.progress.consumers = records;
+    }
+
+    fn not_judged(&self) -> Vec<String> {
+        let told = |record: &Record| Some(format!("{}: {}", record.consumer, record.unjudged.as_ref()?));
+        self.progress.consumers.iter().filter_map(told).collect()
+    }
+
+    fn who_runs_it(&self) -> String {
+        let (all, unjudged) = (self.progress.consumers.len(), self.not_judged());
+        match unjudged.len() {
+            0 if all == 0 => "it is current; nobody uses it yet".to_owned(),
+            0 => SUCCEEDED.to_owned(),
+            some => {
+                let well = all - some;
+                format!("it is current; {well} of {all} consumers run it and are well. Not judged: {}", listed(&unjudged))
+            }
+        }
+    }
+
+    /// Why nobody can say how a consumer does under the new version.
+    fn unjudged(&self, record: &Record) -> Option<String> {
+        match record.state {
+            State::Gone => return Some("it is gone".to_owned()),
+            State::LeftAlone => return Some("somebody gave it other versions during the release".to_owned()),
+            State::StillBroken => return record.unjudged.clone(),
+            _ => {}
+        }
+        let member = self.member(&record.consumer)?;
+        let runs = member.units.iter().any(|unit| unit.is_new && unit.is_ready);
+        let homeless = member.units.iter().filter(|unit| unit.is_new).find_map(|unit| unit.homeless.as_ref());
+        match (&member.rollout.idle, homeless) {
+            (Some(idle), _) if !runs => Some(idle.clone()),
+            (_, Some(why)) => Some(format!("a pod is not ready: {why}")),
+            _ => None,
         }
     }
 
@@ -477,7 +610,10 @@ impl<'a> Machine<'a> {
         let Failure { reason, joined } = failure;
         let policy = self.observed.policy;
         if let Some(consumer) = joined.filter(|_| policy.joining.on_failure == JoinedFailure::Hold) {
-            let undo = format!("kubectl rollout undo {}/{}", consumer.kind.to_lowercase(), consumer.name);
+            let undo = match consumer.kind.as_str() {
+                "Rollout" => format!("kubectl argo rollouts undo {}", consumer.name),
+                kind => format!("kubectl rollout undo {}/{}", kind.to_lowercase(), consumer.name),
+            };
             let reason = format!(
                 "{reason}. It changed its code in the same step, so it is left to you: `{undo}` restores the old pair"
             );
@@ -502,18 +638,38 @@ impl<'a> Machine<'a> {
         for record in &mut records {
             self.put_back_one(record);
         }
-        let is_back = !records.iter().any(|record| record.state == State::Restoring);
+        let left: Vec<ConsumerId> = records
+            .iter()
+            .filter(|record| record.state == State::Restoring)
+            .map(|record| record.consumer.clone())
+            .collect();
         self.progress.consumers = records;
         let deadline = after(self.progress.phase_since.unwrap_or(self.now), self.observed.policy.progress_deadline);
-        let pins_are_back = !self.actions.iter().any(|action| matches!(action, Action::Pin { .. }));
-        if is_back || (pins_are_back && self.now >= deadline) {
+        let reason = self.progress.reason.clone();
+        if left.is_empty() {
             let end = self.progress.ends_as.unwrap_or(Phase::RolledBack);
-            let reason = self.progress.reason.clone();
             self.enter(end, reason);
+        } else if self.now >= deadline {
+            let not_back = left.iter().map(|consumer| self.not_back(consumer)).collect::<Vec<_>>();
+            self.enter(Phase::Failed, format!("{reason}. Not all is back: {}", listed(&not_back)));
         } else {
-            self.wake_at(deadline.max(after(self.now, RECHECK)));
+            self.wake_at(deadline.min(after(self.now, RECHECK)));
         }
         self.finish()
+    }
+
+    /// What keeps a consumer from being as it was, and what helps.
+    fn not_back(&self, consumer: &ConsumerId) -> String {
+        let Some(member) = self.member(consumer) else { return format!("{consumer} is gone") };
+        let bad =
+            member.units.iter().find(|unit| !unit.is_new).or_else(|| member.units.iter().find(|unit| !unit.is_ready));
+        match bad {
+            Some(unit) if !unit.is_new => {
+                format!("pod {0} of {consumer} still runs the failed version: `kubectl delete pod {0}`", unit.name)
+            }
+            Some(unit) => format!("pod {} of {consumer} is not ready with the old version either", unit.name),
+            None => format!("{consumer} has not got its old pods back"),
+        }
     }
 
     fn put_back_one(&mut self, record: &mut Record) {
@@ -539,18 +695,33 @@ impl<'a> Machine<'a> {
         if member.is_gated {
             self.actions.push(Action::OpenGate { consumer: record.consumer.clone() });
         }
+        self.delete_stuck_pods(member);
         if let Some(health) = self.judge(record, Goal::All) {
-            let is_well = matches!(health.verdict, Verdict::Healthy);
+            let is_back = matches!(health.verdict, Verdict::Healthy | Verdict::StillBroken(_));
             record.health = Counts::from(&health);
-            record.state = if is_well { State::Restored } else { State::Restoring };
+            record.state = if is_back { State::Restored } else { State::Restoring };
         }
     }
+}
+
+/// `a; b; and 3 more`: a sentence stays one.
+fn listed(items: &[String]) -> String {
+    let shown = items.iter().take(LISTED).cloned().collect::<Vec<_>>().join("; ");
+    if items.len() > LISTED { format!("{shown}; and {} more", items.len() - LISTED) } else { shown }
+}
+
+/// Whether it was given the new versions and is looked after.
+fn is_moved(record: &Record) -> bool {
+    matches!(record.state, State::Rolling | State::Ready | State::StillBroken)
 }
 
 const SUCCEEDED: &str = "every consumer runs it and is well";
 const PAUSED: &str = "paused by a person; failures still put the old version back";
 /// A record has some 300 bytes, up to 600 with long names, and the API server stores 1.5 MiB at most.
 const MAX_CONSUMERS: usize = 2500;
+/// How many consumers a sentence names.
+const LISTED: usize = 5;
+const STATEFUL_SET: &str = "StatefulSet";
 /// How soon to look again at what has no event of its own.
 const RECHECK: Duration = Duration::from_secs(5);
 

@@ -20,7 +20,7 @@ use std::fmt;
 use jiff::Timestamp;
 
 use crate::config::ConfigRef;
-use crate::health::{Before, Health, PodHealth, Rollout};
+use crate::health::{Before, Health, Rollout, Unit};
 use crate::pins::{Pin, Pins};
 use crate::policy::Policy;
 
@@ -161,13 +161,17 @@ pub struct Record {
     pub pins_before: Pins,
     /// Its pod spec before the release, as a digest.
     pub template_before: String,
-    /// How it did before the release.
-    pub health_before: Before,
+    /// How it did before the release, and when it was moved.
+    pub before: Before,
     /// Whether it changed its code in the same step.
     pub has_joined: bool,
     pub state: State,
     /// When it last came closer to its goal.
     pub progressed_at: Option<Timestamp>,
+    /// Since when it is well.
+    pub ready_at: Option<Timestamp>,
+    /// Why nobody can say how it does under the new version, in one sentence.
+    pub unjudged: Option<String>,
     pub health: Counts,
 }
 
@@ -178,14 +182,12 @@ pub struct Counts {
     pub updated: u32,
     pub ready: u32,
     pub failing: u32,
-    /// Restarts that had happened when the bake began.
-    pub restarts: u32,
 }
 
 impl From<&Health> for Counts {
     fn from(health: &Health) -> Self {
-        let Health { desired, updated, ready, failing, restarts, verdict: _ } = health;
-        Self { desired: *desired, updated: *updated, ready: *ready, failing: *failing, restarts: *restarts }
+        let Health { desired, updated, ready, failing, verdict: _ } = health;
+        Self { desired: *desired, updated: *updated, ready: *ready, failing: *failing }
     }
 }
 
@@ -198,6 +200,8 @@ pub enum State {
     Rolling,
     /// It runs the new version and is well.
     Ready,
+    /// It runs the new version. It was broken for long before, and is.
+    StillBroken,
     /// Somebody changed its pins during the release: that counts until the next release.
     LeftAlone,
     Gone,
@@ -207,11 +211,12 @@ pub enum State {
 }
 
 impl State {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Waiting,
         Self::Pinning,
         Self::Rolling,
         Self::Ready,
+        Self::StillBroken,
         Self::LeftAlone,
         Self::Gone,
         Self::Restoring,
@@ -224,6 +229,7 @@ impl State {
             Self::Pinning => "Pinning",
             Self::Rolling => "Rolling",
             Self::Ready => "Ready",
+            Self::StillBroken => "StillBroken",
             Self::LeftAlone => "LeftAlone",
             Self::Gone => "Gone",
             Self::Restoring => "Restoring",
@@ -246,7 +252,7 @@ pub struct Member {
     pub concerned: BTreeSet<ConfigRef>,
     pub rollout: Rollout,
     /// Its pods; new ones have the template's pins.
-    pub pods: Vec<PodHealth>,
+    pub units: Vec<Unit>,
     /// Whether it can be stopped after a first batch.
     pub can_gate: bool,
     /// Whether it is stopped so right now.
@@ -273,6 +279,8 @@ pub struct Observed<'a> {
     pub inherited: &'a [Record],
     /// Whether the pods are known by now.
     pub can_judge: bool,
+    /// Whether pods may be deleted that a StatefulSet would wait for for ever.
+    pub may_delete_pods: bool,
 }
 
 /// What a release waits for before it starts.
@@ -306,6 +314,8 @@ pub enum Action {
     Pin { consumer: ConsumerId, pins: Pins, gate: Gate },
     /// Let the rest of a consumer's pods follow.
     OpenGate { consumer: ConsumerId },
+    /// Delete a pod that the template has left behind and that does not work: its controller waits for it and makes no other.
+    DeletePod { consumer: ConsumerId, pod: String, uid: String },
 }
 
 /// How far a consumer may roll on its own.

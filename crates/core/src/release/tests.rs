@@ -47,7 +47,7 @@ fn deployment(name: &str, wave: i32, pins: &str) -> Member {
             is_complete: true,
             ..Rollout::default()
         },
-        pods: Vec::new(),
+        units: Vec::new(),
         can_gate: true,
         is_gated: false,
     }
@@ -94,6 +94,7 @@ impl Cluster {
             held: self.held.as_deref(),
             inherited: &self.inherited,
             can_judge: self.can_judge,
+            may_delete_pods: true,
         };
         step(&observed, self.now)
     }
@@ -127,6 +128,10 @@ impl Cluster {
                 member.is_gated = false;
                 member.rollout.updated = 3;
             }
+            Action::DeletePod { consumer, pod, .. } => {
+                let member = self.members.iter_mut().find(|member| member.consumer == consumer).unwrap();
+                member.units.retain(|unit| unit.name != pod);
+            }
         }
     }
 
@@ -137,8 +142,8 @@ impl Cluster {
             let updated = member.rollout.updated;
             member.rollout.is_complete = updated == 3;
             member.rollout.ready = if crashes { 3 - updated } else { 3 };
-            member.pods =
-                (0..updated).map(|index| pod(&format!("{}-{index}", member.consumer.name), crashes)).collect();
+            let unit = |index| unit(&format!("{}-{index}", member.consumer.name), crashes, self.now);
+            member.units = (0..updated).map(unit).collect();
         }
     }
 
@@ -168,15 +173,16 @@ impl Cluster {
     }
 }
 
-fn pod(name: &str, crashes: bool) -> PodHealth {
-    PodHealth {
+fn unit(name: &str, crashes: bool, now: Timestamp) -> Unit {
+    Unit {
         name: name.into(),
         is_new: true,
         is_ready: !crashes,
         was_ready: true,
-        since: None,
-        restarts: 0,
+        since: Some(now),
+        created: Some(now),
         trouble: crashes.then(|| "CrashLoopBackOff".to_owned()),
+        ..Unit::default()
     }
 }
 
@@ -307,6 +313,194 @@ fn somebody_who_undoes_a_consumer_is_respected() {
     cluster.members[0].pins = OLD.parse().unwrap();
     assert_eq!(cluster.run(), Phase::Succeeded);
     assert_eq!((cluster.pins("web").as_str(), cluster.pins("api").as_str()), (OLD, NEW));
+    let reason = &cluster.release.progress.reason;
+    assert!(reason.contains("1 of 2 consumers run it") && reason.contains("Deployment web: somebody"), "{reason}");
+}
+
+#[test]
+fn when_nobody_runs_it_any_more_it_has_not_succeeded() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    cluster.members[0].pins = OLD.parse().unwrap();
+    assert_eq!(cluster.run(), Phase::Failed);
+    assert!(!cluster.succeeded && cluster.held.unwrap().contains("Deployment web: somebody gave it other versions"));
+}
+
+#[test]
+fn who_could_not_be_judged_is_named() {
+    let idle = Rollout {
+        is_observed: true,
+        is_complete: true,
+        idle: Some("it is scaled to zero".into()),
+        ..Rollout::default()
+    };
+    let asleep = Member { rollout: idle, ..deployment("asleep", 0, OLD) };
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD), asleep]);
+    cluster.members[1].can_gate = false;
+    let mut end = None;
+    for _ in 0..50 {
+        let step = cluster.observe();
+        cluster.release.progress = step.progress;
+        step.actions.into_iter().for_each(|action| cluster.perform(action));
+        cluster.roll();
+        cluster.members[1].units.clear();
+        cluster.members[1].rollout.is_complete = true;
+        cluster.wait(5);
+        end = cluster.phase().has_ended().then(|| cluster.release.progress.clone());
+        if end.is_some() {
+            break;
+        }
+    }
+    let end = end.unwrap();
+    assert_eq!(end.phase, Phase::Succeeded);
+    assert!(
+        end.reason.contains("1 of 2 consumers") && end.reason.contains("Deployment asleep: it is scaled"),
+        "{}",
+        end.reason
+    );
+    assert_eq!(end.consumers.iter().filter(|record| record.unjudged.is_some()).count(), 1);
+}
+
+#[test]
+fn a_config_that_nobody_uses_says_so() {
+    let mut cluster = Cluster::new(Vec::new());
+    assert_eq!(cluster.run(), Phase::Succeeded);
+    assert!(cluster.release.progress.reason.contains("nobody uses it"), "{}", cluster.release.progress.reason);
+}
+
+/// A pod that the template left behind and that crashes.
+fn stuck(now: Timestamp) -> Unit {
+    Unit { is_new: false, uid: "u1".into(), ..unit("db-1", true, now) }
+}
+
+#[test]
+fn what_a_stateful_set_would_wait_for_for_ever_is_deleted() {
+    let set =
+        |member: Member| Member { consumer: ConsumerId { kind: "StatefulSet".into(), ..member.consumer }, ..member };
+    let mut cluster = Cluster::new(vec![set(deployment("db", 0, OLD))]).with_bad("app-2");
+    while cluster.phase() != Phase::RollingBack {
+        cluster.turn();
+    }
+    cluster.turn();
+    cluster.members[0].units = vec![stuck(cluster.now)];
+    (cluster.members[0].rollout.is_complete, cluster.members[0].rollout.ready) = (false, 2);
+    let step = cluster.observe();
+    let delete =
+        Action::DeletePod { consumer: cluster.members[0].consumer.clone(), pod: "db-1".into(), uid: "u1".into() };
+    assert_eq!(step.actions, [delete]);
+    assert_eq!(step.progress.phase, Phase::RollingBack, "it is not back yet");
+}
+
+#[test]
+fn what_is_not_back_at_the_deadline_has_failed_and_is_named() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]).with_bad("app-2");
+    while cluster.phase() != Phase::RollingBack {
+        cluster.turn();
+    }
+    cluster.turn();
+    for _ in 0..2 {
+        cluster.members[0].units = vec![Unit { name: "web-7".into(), ..stuck(cluster.now) }];
+        (cluster.members[0].rollout.is_complete, cluster.members[0].rollout.ready) = (false, 2);
+        let step = cluster.observe();
+        cluster.release.progress = step.progress;
+        cluster.wait(301);
+    }
+    assert_eq!(cluster.phase(), Phase::Failed);
+    assert!(
+        cluster.release.progress.reason.contains("kubectl delete pod web-7"),
+        "{}",
+        cluster.release.progress.reason
+    );
+}
+
+#[test]
+fn who_is_recreated_is_judged_like_everybody() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD), deployment("api", 0, OLD)]);
+    for _ in 0..2 {
+        cluster.turn();
+    }
+    let gone = cluster.members.remove(0);
+    cluster.turn();
+    assert_eq!(cluster.release.progress.consumers[0].state, State::Gone);
+    cluster.members.insert(0, gone);
+    let mut bad = cluster.clone().with_bad("app-2");
+    bad.roll();
+    assert_eq!(bad.run(), Phase::RolledBack);
+    assert_eq!(cluster.run(), Phase::Succeeded);
+}
+
+fn rollout(member: Member) -> Member {
+    Member { consumer: ConsumerId { kind: "Rollout".into(), ..member.consumer }, can_gate: false, ..member }
+}
+
+#[test]
+fn what_a_person_aborted_is_not_started_again() {
+    let mut cluster = Cluster::new(vec![rollout(deployment("web", 0, OLD))]);
+    cluster.members[0].rollout.stopped = Some("it was aborted".into());
+    cluster.turn();
+    assert_eq!((cluster.phase(), cluster.written.len()), (Phase::Pending, 0));
+    assert!(cluster.release.progress.reason.contains("Rollout web: it was aborted"));
+    cluster.members[0].rollout.stopped = None;
+    assert_eq!(cluster.run(), Phase::Succeeded);
+}
+
+#[test]
+fn code_that_was_on_its_way_out_is_not_touched_when_it_fails() {
+    let mut cluster = Cluster::new(vec![rollout(deployment("web", 0, OLD))]);
+    cluster.members[0].rollout.is_midway = true;
+    cluster.turn();
+    cluster.members[0].rollout.failure = Some(crate::health::Failure { reason: "its Rollout was aborted".into(), at: None });
+    assert_eq!(cluster.run(), Phase::Failed);
+    assert_eq!(cluster.pins("web"), NEW, "its template is its owner's");
+    assert!(cluster.held.unwrap().contains("kubectl argo rollouts undo web"));
+}
+
+#[test]
+fn a_crash_while_somebody_is_waited_for_is_a_relapse() {
+    let mut cluster = Cluster::new(vec![rollout(deployment("web", 0, OLD))]);
+    cluster.turn();
+    cluster.members[0].rollout.waits_for = Some("its promotion".into());
+    cluster.turn();
+    cluster.wait(20);
+    let unit = &mut cluster.members[0].units[0];
+    (unit.restarts, unit.last_end) = (1, Some(cluster.now));
+    let step = cluster.observe();
+    assert_eq!(step.progress.phase, Phase::RollingBack);
+}
+
+#[test]
+fn new_code_in_the_middle_of_a_release_is_not_blamed_on_the_config_and_bakes_anew() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    cluster.wait(25);
+    cluster.members[0].template = "code-2".into();
+    cluster.members[0].rollout.is_observed = false;
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Progressing, "its new pods have not baked");
+    cluster.members[0].rollout.is_observed = true;
+    let mut bad = cluster.clone().with_bad("app-2");
+    bad.roll();
+    assert_eq!(bad.run(), Phase::Failed);
+    assert!(bad.held.unwrap().contains("kubectl rollout undo deployment/web"));
+    assert_eq!(cluster.run(), Phase::Succeeded);
+}
+
+#[test]
+fn a_controller_that_waits_for_its_own_min_ready_seconds_does_not_stand_still() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.members[0].rollout.min_ready = Duration::from_secs(400);
+    cluster.turn();
+    for _ in 0..2 {
+        cluster.members[0].rollout.is_complete = false;
+        cluster.release.progress = cluster.observe().progress;
+        cluster.wait(350);
+    }
+    assert_eq!(cluster.phase(), Phase::Progressing);
+    assert_eq!(cluster.run(), Phase::Succeeded);
 }
 
 #[test]
@@ -332,7 +526,8 @@ fn a_crash_during_the_bake_fails_it() {
     }
     assert_eq!(cluster.phase(), Phase::Baking);
     cluster.wait(20);
-    cluster.members[0].pods[0].restarts = 1;
+    let unit = &mut cluster.members[0].units[0];
+    (unit.restarts, unit.last_end) = (1, Some(cluster.now));
     cluster.turn();
     assert_eq!(cluster.phase(), Phase::RollingBack);
     assert_eq!(cluster.run(), Phase::RolledBack);

@@ -36,6 +36,7 @@ pub struct Executor {
     pub kinds: Vec<WorkloadKind>,
     pub events: Events,
     pub tables: Tables,
+    pub may_delete_pods: bool,
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,9 @@
 //! Releases: made, moved on, ended.
 
 use futures::{StreamExt, stream};
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::api::{DynamicObject, Patch};
+use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
 use kube::{Api, Resource, ResourceExt};
 use lockstep_api::{
     Held, Move as ApiMove, Release, ReleaseCondition, ReleaseSpec, ReleaseStatus, Source as ApiSource, VersionedConfig,
@@ -120,6 +120,7 @@ impl Executor {
             held: view.held.as_deref(),
             inherited: &view.inherited,
             can_judge: view.can_judge,
+            may_delete_pods: self.may_delete_pods,
         };
         let step = step(&observed, crate::clock::now());
         let mut outcome = ReleaseOutcome { wake: step.wake, ..ReleaseOutcome::default() };
@@ -127,7 +128,7 @@ impl Executor {
             match action {
                 Action::Hold { reason } => self.hold(&view, reason, &mut outcome).await?,
                 Action::Succeed => self.succeed(&view, &mut outcome).await?,
-                Action::Pin { .. } | Action::OpenGate { .. } => {}
+                Action::Pin { .. } | Action::OpenGate { .. } | Action::DeletePod { .. } => {}
             }
         }
         let old = &view.fact.core.progress;
@@ -160,6 +161,7 @@ impl Executor {
         let write = async |action: &Action| match action {
             Action::Pin { consumer, pins, gate } => self.pin_consumer(view, consumer, pins, *gate).await,
             Action::OpenGate { consumer } => self.open_gate(view, consumer).await,
+            Action::DeletePod { pod, uid, .. } => self.delete_pod(&view.id.namespace, pod, uid).await,
             Action::Hold { .. } | Action::Succeed => Ok(None),
         };
         let results: Vec<_> = stream::iter(actions).map(write).buffer_unordered(PARALLEL_PINS).collect().await;
@@ -195,7 +197,7 @@ impl Executor {
             (Gate::FirstBatch(size), saved) => {
                 Some(self.closed_gate(&id, fact, saved.as_deref(), size, view.policy.bake).await?)
             }
-            (Gate::Open, Some(saved)) => Some(gate::open(saved)),
+            (Gate::Open, Some(saved)) => Some(gate::open(&self.spec(&id).await?, saved)),
             (Gate::Open, None) => None,
         };
         let written = self.pin(&id, fact, pins, besides).await?;
@@ -205,7 +207,7 @@ impl Executor {
         Ok(written)
     }
 
-    /// What the fields were must be read first: the index does not keep them.
+    /// What the fields are must be read first: the index does not keep them.
     async fn closed_gate(
         &self,
         id: &WorkloadId,
@@ -214,18 +216,36 @@ impl Executor {
         size: u32,
         bake: std::time::Duration,
     ) -> Result<Value, ExecuteError> {
+        Ok(gate::close(&fact.owner.kind, &self.spec(id).await?, saved, size, bake))
+    }
+
+    async fn spec(&self, id: &WorkloadId) -> Result<Value, ExecuteError> {
         let kind = &self.kinds[id.workload.kind];
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &id.namespace, &kind.resource);
         let doing = || format!("read {} {} in {}", kind.resource.kind, id.workload.name, id.namespace);
-        let object = api.get(&id.workload.name).await.doing(doing)?;
-        Ok(gate::close(&fact.owner.kind, &object.data["spec"], saved, size, bake))
+        let mut object = api.get(&id.workload.name).await.doing(doing)?;
+        Ok(object.data["spec"].take())
     }
 
     async fn open_gate(&self, view: &ReleaseView, consumer: &ConsumerId) -> Result<Option<Written>, ExecuteError> {
         let Some((key, fact)) = view.workloads.get(consumer) else { return Ok(None) };
         let Some(saved) = &fact.gate.saved else { return Ok(None) };
         let id = WorkloadId { namespace: view.id.namespace.clone(), workload: key.clone() };
-        self.patch_workload(&id, fact, gate::open(saved)).await
+        let spec = self.spec(&id).await?;
+        self.patch_workload(&id, fact, gate::open(&spec, saved)).await
+    }
+
+    /// That very pod, and only if it is still there.
+    async fn delete_pod(&self, namespace: &str, name: &str, uid: &str) -> Result<Option<Written>, ExecuteError> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let params =
+            DeleteParams::default().preconditions(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
+        match api.delete(name, &params).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(None),
+            deleted => deleted
+                .map(|_| None)
+                .doing(|| format!("delete pod {name} in {namespace}, which its StatefulSet waits for")),
+        }
     }
 
     /// The versions must not be tried again, nor joined: noted before anything is put back.
@@ -349,7 +369,7 @@ fn api_move(start: &Start, step: &lockstep_core::release::Move) -> ApiMove {
 fn conditions(old: &Release, progress: &Progress) -> Vec<Condition> {
     let known = old.status.iter().flat_map(|status| &status.conditions);
     let condition = |of: ReleaseCondition| {
-        let status = match of.holds(progress.phase) {
+        let status = match of.holds(progress) {
             Some(true) => "True",
             Some(false) => "False",
             None => "Unknown",

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use jiff::Timestamp;
-use lockstep_core::health::{PodHealth, Rollout};
+use lockstep_core::health::{Rollout, Unit};
 use lockstep_core::keys::is_concerned;
 use lockstep_core::policy::Policy;
 use lockstep_core::release::{Block, ConsumerId, Member, Move, Phase, Record, Release, State, is_new_pod};
@@ -383,10 +383,11 @@ impl Namespace {
             None
         } else {
             let under_way = self.overlapping(fact, &members).map(|other| Block::Release(other.core.name.clone()));
-            under_way.or_else(|| self.held_back(&members, &policy, budget, now))
+            under_way.or_else(|| self.held_back(&members, &policy, budget, now).filter(|_| !self.is_asked_for(fact)))
         };
         let superseded_by = self.superseded_by(&fact.core.name).and_then(|name| self.releases.get(name));
-        let superseded_at = superseded_by.filter(|_| fact.is_under_way()).and_then(|newer| {
+        let waits = superseded_by.filter(|newer| fact.is_under_way() && !self.is_asked_for(newer));
+        let superseded_at = waits.and_then(|newer| {
             let policy = self.policy_of(newer, default);
             let members: Vec<Member> = self
                 .workloads_of(&newer.core)
@@ -446,6 +447,16 @@ impl Namespace {
         })
     }
 
+    /// Whether a person asked for it: they chose the version, or promote it. The guard is against storms, not against people.
+    fn is_asked_for(&self, fact: &ReleaseFact) -> bool {
+        let is_chosen = |step: &lockstep_api::Move| {
+            let managed = self.managed.get(&ConfigRef::from(&step.source));
+            let choice = managed.and_then(|managed| managed.object.spec.current.as_ref());
+            choice.is_some_and(|choice| choice.version == step.to_version || choice.version == step.to)
+        };
+        fact.core.wishes.promote || fact.object.spec.moves.iter().any(is_chosen)
+    }
+
     /// What has to pass before consumers may be rolled again.
     fn held_back(
         &self,
@@ -484,9 +495,9 @@ impl Namespace {
         let moves = release.moves.iter().filter(|step| references.contains(&step.config));
         let concerned =
             moves.filter(|step| self.concerns(step, fact, policy)).map(|step| step.config.clone()).collect();
-        let pods: Vec<PodHealth> = pods
+        let units: Vec<Unit> = pods
             .iter()
-            .map(|pod| PodHealth { is_new: is_new_pod(&pod.pins, &fact.pins, references.iter()), ..pod.health.clone() })
+            .map(|pod| Unit { is_new: is_new_pod(&pod.pins, &fact.pins, references.iter()), ..pod.unit.clone() })
             .collect();
         let stand_in = self.stand_ins.get(&fact.id()).and_then(|key| self.workloads.get(key));
         let can_gate = fact.gate.can_close && stand_in.is_none();
@@ -498,9 +509,9 @@ impl Namespace {
             references,
             concerned,
             rollout: stand_in.map_or_else(|| fact.rollout.clone(), |other| rollout_by(other, fact)),
-            can_gate: can_gate && (fact.owner.kind != "DaemonSet" || all_older(&pods, policy, now)),
+            can_gate: can_gate && (fact.owner.kind != "DaemonSet" || all_older(&units, policy, now)),
             is_gated: fact.gate.saved.is_some(),
-            pods,
+            units,
         }
     }
 
@@ -547,10 +558,10 @@ fn rollout_by(stand_in: &WorkloadFact, fact: &WorkloadFact) -> Rollout {
 }
 
 /// A DaemonSet replaces pods at once that are younger than its gate holds: better none than that.
-fn all_older(pods: &[PodHealth], policy: &Policy, now: Timestamp) -> bool {
+fn all_older(units: &[Unit], policy: &Policy, now: Timestamp) -> bool {
     let hold =
         jiff::SignedDuration::try_from(lockstep_core::gate::hold(policy.bake)).unwrap_or(jiff::SignedDuration::MAX);
-    pods.iter().all(|pod| pod.is_ready && pod.since.is_some_and(|since| now.duration_since(since) > hold))
+    units.iter().all(|unit| unit.is_ready && unit.since.is_some_and(|since| now.duration_since(since) > hold))
 }
 
 /// What comes before the number in the names of a config's releases. A name too long for a number is cut, and told apart by a digest.

@@ -15,3 +15,4 @@ mod pins;
 mod policies;
 mod releases;
 mod storms;
+mod truth;

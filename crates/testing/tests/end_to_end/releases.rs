@@ -11,8 +11,8 @@ use lockstep_api::{Canary, KeySchemaSpec, Release, ReleasePolicySpec, RuleSpec, 
 use lockstep_testing::manifests::{self, indent, testapp_image, versioned};
 use lockstep_testing::{LONG, SHORT, Scenario, eventually, holds, impatient, scenario};
 
-const FIRST: &str = "configmap-app-1";
-const SECOND: &str = "configmap-app-2";
+pub(crate) const FIRST: &str = "configmap-app-1";
+pub(crate) const SECOND: &str = "configmap-app-2";
 
 #[tokio::test]
 async fn a_good_change_succeeds_and_kubectl_can_wait_for_it() {
@@ -425,19 +425,23 @@ async fn what_was_broken_before_is_not_the_releases_fault() {
         })
         .await?;
         expect(&stage, "app=web", &["blue"]).await?;
+        // Broken is what has lasted.
+        tokio::time::sleep(Duration::from_secs(35)).await;
         stage.apply(&config("green", "healthy").replace("OTHER: healthy", "OTHER: crash")).await?;
         ended(&stage, FIRST, "Succeeded").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        ensure!(reason.contains("1 of 2 consumers") && reason.contains("Deployment broken: it was broken before"), "{reason}");
         expect(&stage, "app=web", &["green"]).await
     })
     .await;
 }
 
-async fn steer(stage: &Scenario, object: &str, patch: &str) -> Result<()> {
+pub(crate) async fn steer(stage: &Scenario, object: &str, patch: &str) -> Result<()> {
     stage.kubectl(&["patch", object, "--type=merge", "-p", patch]).await.map(drop)
 }
 
 /// The config, then the workloads, all of which see blue.
-async fn set_up(stage: &Scenario, workloads: &str) -> Result<()> {
+pub(crate) async fn set_up(stage: &Scenario, workloads: &str) -> Result<()> {
     set_up_one(stage, workloads).await?;
     eventually("all pods to see blue", SHORT, async || {
         let seen = colors(stage, "app").await?;
@@ -447,7 +451,7 @@ async fn set_up(stage: &Scenario, workloads: &str) -> Result<()> {
     .await
 }
 
-async fn set_up_one(stage: &Scenario, workloads: &str) -> Result<()> {
+pub(crate) async fn set_up_one(stage: &Scenario, workloads: &str) -> Result<()> {
     stage.apply(workloads).await?;
     stage.apply(&config("blue", "healthy")).await?;
     stage.released("configmap/app", "1.0.0").await?;
@@ -460,14 +464,14 @@ async fn set_up_one(stage: &Scenario, workloads: &str) -> Result<()> {
     .await
 }
 
-fn config(color: &str, behavior: &str) -> String {
+pub(crate) fn config(color: &str, behavior: &str) -> String {
     versioned("app", &format!("data:\n  COLOR: {color}\n  BEHAVIOR: {behavior}\n  OTHER: healthy\n---"))
 }
 
 const ENV_FROM: &str = "  envFrom:\n  - configMapRef: {name: app}\n";
 
 /// A Deployment of the test app, with what its container has besides.
-fn deployment(name: &str, replicas: u32, besides: &str) -> String {
+pub(crate) fn deployment(name: &str, replicas: u32, besides: &str) -> String {
     let pod = format!(
         "terminationGracePeriodSeconds: 1
 containers:
@@ -510,7 +514,7 @@ async fn colors(stage: &Scenario, selector: &str) -> Result<BTreeMap<String, Str
     stage.seen(selector, |report| report.loaded.env.get("COLOR").cloned()).await
 }
 
-async fn expect(stage: &Scenario, selector: &str, wanted: &[&str]) -> Result<()> {
+pub(crate) async fn expect(stage: &Scenario, selector: &str, wanted: &[&str]) -> Result<()> {
     eventually(&format!("pods with {selector} to see {wanted:?}"), SHORT, async || {
         let mut seen: Vec<String> = colors(stage, selector).await?.into_values().collect();
         seen.sort();
@@ -521,7 +525,7 @@ async fn expect(stage: &Scenario, selector: &str, wanted: &[&str]) -> Result<()>
 }
 
 /// The phase that a release says it is in, and why.
-async fn standing(stage: &Scenario, release: &str) -> Result<(String, String)> {
+pub(crate) async fn standing(stage: &Scenario, release: &str) -> Result<(String, String)> {
     let status = &stage.read(&format!("release/{release}")).await?["status"];
     let text = |field: &str| status[field].as_str().unwrap_or_default().to_owned();
     Ok((text("phase"), text("reason")))
@@ -532,12 +536,12 @@ async fn releases(stage: &Scenario) -> Result<Vec<String>> {
     Ok(found.iter().map(|release| format!("{} {}", release.name_any(), release.phase())).collect())
 }
 
-async fn appears(stage: &Scenario, release: &str) -> Result<()> {
+pub(crate) async fn appears(stage: &Scenario, release: &str) -> Result<()> {
     eventually(&format!("release {release}"), SHORT, async || stage.read(&format!("release/{release}")).await.map(drop))
         .await
 }
 
-async fn phase(stage: &Scenario, release: &str, wanted: &str) -> Result<()> {
+pub(crate) async fn phase(stage: &Scenario, release: &str, wanted: &str) -> Result<()> {
     eventually(&format!("release {release} to be {wanted}"), LONG, async || {
         let (found, reason) = standing(stage, release).await?;
         ensure!(found == wanted, "it is {found}: {reason}");
@@ -546,6 +550,6 @@ async fn phase(stage: &Scenario, release: &str, wanted: &str) -> Result<()> {
     .await
 }
 
-async fn ended(stage: &Scenario, release: &str, wanted: &str) -> Result<()> {
+pub(crate) async fn ended(stage: &Scenario, release: &str, wanted: &str) -> Result<()> {
     phase(stage, release, wanted).await
 }
