@@ -15,6 +15,8 @@ pub(crate) fn run(home: &Home) -> Result<()> {
     for directory in [home.root().to_path_buf(), repository().join("target")] {
         freed += remove(&directory)?;
     }
+    // Whoever asks for the usual times makes it again.
+    let _ = fs::remove_dir(home.root());
     note(&format!("  ✓ freed {:.1} GB", gigabytes(freed)));
     note(
         "What is left is not ours alone: Debian packages (containerd, runc, iptables) and cargo's registry in ~/.cargo.",
