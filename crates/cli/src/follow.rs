@@ -430,6 +430,6 @@ mod tests {
         newer.spec.moves[0].to = "app-4".into();
         let all = [newer, old];
         assert_eq!(standing(&moving(), &all, Some("app-3"), |_| false), Standing::Waiting);
-        assert_eq!(how(standing(&moving(), &all, Some("app-3"), |_| true)).0, Ending::NotReleased);
+        assert_eq!(how(standing(&moving(), &all, Some("app-3"), |_| true)).0, Ending::Superseded);
     }
 }

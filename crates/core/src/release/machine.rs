@@ -577,7 +577,10 @@ impl<'a> Machine<'a> {
             0 => SUCCEEDED.to_owned(),
             some => {
                 let well = all - some;
-                format!("it is current; {well} of {all} consumers run it and are well. Not judged: {}", listed(&unjudged))
+                format!(
+                    "it is current; {well} of {all} consumers run it and are well. Not judged: {}",
+                    listed(&unjudged)
+                )
             }
         }
     }

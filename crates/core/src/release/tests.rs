@@ -451,7 +451,8 @@ fn code_that_was_on_its_way_out_is_not_touched_when_it_fails() {
     let mut cluster = Cluster::new(vec![rollout(deployment("web", 0, OLD))]);
     cluster.members[0].rollout.is_midway = true;
     cluster.turn();
-    cluster.members[0].rollout.failure = Some(crate::health::Failure { reason: "its Rollout was aborted".into(), at: None });
+    cluster.members[0].rollout.failure =
+        Some(crate::health::Failure { reason: "its Rollout was aborted".into(), at: None });
     assert_eq!(cluster.run(), Phase::Failed);
     assert_eq!(cluster.pins("web"), NEW, "its template is its owner's");
     assert!(cluster.held.unwrap().contains("kubectl argo rollouts undo web"));

@@ -41,6 +41,7 @@ pub enum Watched {
 
 /// An object as it was seen.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "few exist at a time, and each only for a moment")]
 pub enum Fact {
     Config(ConfigFact),
     Workload(WorkloadFact),

@@ -430,7 +430,10 @@ async fn what_was_broken_before_is_not_the_releases_fault() {
         stage.apply(&config("green", "healthy").replace("OTHER: healthy", "OTHER: crash")).await?;
         ended(&stage, FIRST, "Succeeded").await?;
         let (_, reason) = standing(&stage, FIRST).await?;
-        ensure!(reason.contains("1 of 2 consumers") && reason.contains("Deployment broken: it was broken before"), "{reason}");
+        ensure!(
+            reason.contains("1 of 2 consumers") && reason.contains("Deployment broken: it was broken before"),
+            "{reason}"
+        );
         expect(&stage, "app=web", &["green"]).await
     })
     .await;

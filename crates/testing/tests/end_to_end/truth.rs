@@ -66,7 +66,12 @@ async fn a_service_that_was_broken_can_be_repaired() {
     scenario("repair", |stage| async move {
         stage.apply(&config("blue", "crash")).await?;
         stage.released("configmap/app", "1.0.0").await?;
-        stage.apply(&deployment("web", 1, "").replace("spec:\n  replicas", "spec:\n  progressDeadlineSeconds: 10\n  replicas")).await?;
+        stage
+            .apply(
+                &deployment("web", 1, "")
+                    .replace("spec:\n  replicas", "spec:\n  progressDeadlineSeconds: 10\n  replicas"),
+            )
+            .await?;
         eventually("the Deployment to give up", SHORT, async || {
             let conditions = stage.read("deployment/web").await?["status"]["conditions"].to_string();
             ensure!(conditions.contains("ProgressDeadlineExceeded"), "{conditions}");
@@ -154,7 +159,8 @@ async fn new_code_in_the_middle_of_a_canary_is_not_blamed_on_the_config() {
 async fn another_strategy_in_the_middle_of_a_canary_ends_it_in_an_orderly_way() {
     scenario("strategy", |stage| async move {
         careful(&stage).await?;
-        steer(&stage, "deployment/web", r#"{"spec": {"strategy": {"type": "Recreate", "rollingUpdate": null}}}"#).await?;
+        steer(&stage, "deployment/web", r#"{"spec": {"strategy": {"type": "Recreate", "rollingUpdate": null}}}"#)
+            .await?;
         ended(&stage, FIRST, "Succeeded").await?;
         expect(&stage, "app=web", &["green", "green", "green"]).await?;
         let spec = &stage.read("deployment/web").await?["spec"];
