@@ -498,7 +498,7 @@ fn a_controller_that_waits_for_its_own_min_ready_seconds_does_not_stand_still() 
     for _ in 0..2 {
         cluster.members[0].rollout.is_complete = false;
         cluster.release.progress = cluster.observe().progress;
-        cluster.wait(350);
+        cluster.wait(250);
     }
     assert_eq!(cluster.phase(), Phase::Progressing);
     assert_eq!(cluster.run(), Phase::Succeeded);
