@@ -141,6 +141,9 @@ pub struct ReleaseConsumer {
     /// Pods that had been broken for long before the release.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub broken_before: i32,
+    /// How many of its pods went first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<i32>,
     /// When it got the new version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_at: Option<Time>,
@@ -292,6 +295,7 @@ impl From<&Record> for ReleaseConsumer {
             pins_before: record.pins_before.to_string(),
             template_before: record.template_before.clone(),
             broken_before: number(record.before.broken),
+            batch: record.batch.map(number),
             moved_at: record.before.moved_at.map(Time),
             ready_at: record.ready_at.map(Time),
             unjudged: record.unjudged.clone(),
@@ -312,6 +316,7 @@ impl From<&ReleaseConsumer> for Record {
             has_joined: consumer.joined,
             state: state.unwrap_or(release::State::Waiting),
             progressed_at: moment(consumer.progressed_at.as_ref()),
+            batch: consumer.batch.map(count),
             ready_at: moment(consumer.ready_at.as_ref()),
             unjudged: consumer.unjudged.clone(),
             health: Counts {
@@ -362,6 +367,7 @@ mod tests {
             before: Before { broken: 2, moved_at: at },
             has_joined: true,
             state: release::State::Rolling,
+            batch: Some(1),
             progressed_at: at,
             ready_at: at,
             unjudged: Some("so".into()),

@@ -45,6 +45,44 @@ fn parse(text: &str) -> Result<Vec<Value>> {
     Ok(objects)
 }
 
+/// Puts objects into the order in which they are written: what others live in, then configs, and workloads last, so that a workload and
+/// its config make one rollout, whatever the file says first.
+pub(crate) fn order(objects: &mut [Value]) {
+    objects.sort_by_key(|object| {
+        if is_kind(object, &["Namespace", "CustomResourceDefinition"]) {
+            0
+        } else if has_template(object) {
+            3
+        } else if config(object).is_some() {
+            2
+        } else {
+            1
+        }
+    });
+}
+
+/// Whether an object needs another one of the same file to be there first: its namespace, or the definition of its kind. Such a one
+/// cannot be checked before that is written.
+pub(crate) fn depends_on(object: &Value, all: &[Value]) -> bool {
+    let group = object["apiVersion"].as_str().and_then(|version| Some(version.split_once('/')?.0));
+    let namespace = object["metadata"]["namespace"].as_str();
+    all.iter().any(|other| {
+        let is_its_namespace = is_kind(other, &["Namespace"]) && other["metadata"]["name"].as_str() == namespace;
+        let is_its_definition = is_kind(other, &["CustomResourceDefinition"])
+            && other["spec"]["group"].as_str() == group
+            && other["spec"]["names"]["kind"] == object["kind"];
+        (namespace.is_some() && is_its_namespace) || is_its_definition
+    })
+}
+
+fn is_kind(object: &Value, kinds: &[&str]) -> bool {
+    kinds.iter().any(|kind| object["kind"] == *kind)
+}
+
+fn has_template(object: &Value) -> bool {
+    !object["spec"]["template"]["spec"].is_null() || !object["spec"]["jobTemplate"].is_null()
+}
+
 /// The config that an object is, if it is one.
 pub(crate) fn config(object: &Value) -> Option<ConfigRef> {
     let kind = ConfigKind::ALL.into_iter().find(|kind| object["kind"] == kind.kind())?;
@@ -64,6 +102,20 @@ mod tests {
         let configs: Vec<String> = objects.iter().filter_map(config).map(|config| config.to_string()).collect();
         assert_eq!(configs, ["configmap/app", "secret/db"]);
         assert_eq!(objects[1]["mode"], 420);
+    }
+
+    #[test]
+    fn configs_come_before_workloads_and_namespaces_before_all() {
+        let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {template: {spec: {}}}\n---\n\
+                    apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app, namespace: shop}\n---\n\
+                    apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\n\
+                    apiVersion: v1\nkind: Service\nmetadata: {name: web}\n";
+        let mut objects = parse(text).unwrap();
+        order(&mut objects);
+        let kinds: Vec<&str> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["Namespace", "Service", "ConfigMap", "Deployment"]);
+        let dependent: Vec<bool> = objects.iter().map(|object| depends_on(object, &objects)).collect();
+        assert_eq!(dependent, [false, false, true, false]);
     }
 
     #[test]

@@ -58,16 +58,21 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
     if let Some(reason) = &flags.reason {
         objects.iter_mut().filter(|object| manifest::config(object).is_some()).for_each(|object| note(object, reason));
     }
+    manifest::order(&mut objects);
+    // All or nothing: half a file would be released alone.
+    for object in objects.iter().filter(|object| !manifest::depends_on(object, &objects)) {
+        if let Applied::Refused(why) = apply(&place(cluster, object), object, flags.force_conflicts, true).await? {
+            anstream::eprintln!("{}: {}: {why}. Nothing was applied", shown(object), paint("rejected", BAD));
+            return Ok(Outcome::Rejected);
+        }
+    }
     let mut wanted = Vec::new();
     for object in &objects {
-        let cluster = match object["metadata"]["namespace"].as_str() {
-            Some(namespace) => cluster.elsewhere(namespace),
-            None => cluster.clone(),
-        };
+        let cluster = place(cluster, object);
         let config = manifest::config(object);
         let content = config.as_ref().map(|config| Content::of_manifest(config.kind, object)).transpose();
         let content = content.with_context(|| shown(object))?;
-        let applied = match apply(&cluster, object, flags.force_conflicts).await? {
+        let applied = match apply(&cluster, object, flags.force_conflicts, false).await? {
             Applied::Yes(applied) => applied,
             Applied::Refused(why) => {
                 anstream::eprintln!("{}: {}: {why}", shown(object), paint("rejected", BAD));
@@ -87,6 +92,12 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
         return Ok(Outcome::Done);
     }
     follow_all(wanted, flags.timeout, format).await
+}
+
+/// Where an object goes.
+fn place(cluster: &Cluster, object: &Value) -> Cluster {
+    let namespace = object["metadata"]["namespace"].as_str();
+    namespace.map_or_else(|| cluster.clone(), |namespace| cluster.elsewhere(namespace))
 }
 
 /// Configs of one namespace are followed together; a file of several namespaces is rare, and followed one after the other.
@@ -158,10 +169,10 @@ enum Applied {
     Refused(String),
 }
 
-async fn apply(cluster: &Cluster, object: &Value, force: bool) -> Result<Applied> {
+async fn apply(cluster: &Cluster, object: &Value, force: bool, dry_run: bool) -> Result<Applied> {
     let api = api(cluster, object).await?;
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let params = PatchParams { force, ..PatchParams::apply(FIELD_MANAGER) };
+    let params = PatchParams { force, dry_run, ..PatchParams::apply(FIELD_MANAGER) };
     match api.patch(name, &params, &Patch::Apply(object)).await {
         Ok(applied) => Ok(Applied::Yes(Box::new(applied))),
         Err(kube::Error::Api(status)) => match refusal(&status.message) {

@@ -42,8 +42,8 @@ pub fn close(kind: &str, spec: &Value, saved: Option<&str>, batch: u32, bake: Du
         _ => {
             let replicas = spec["replicas"].as_u64().unwrap_or(1);
             // Whoever keeps pods back keeps them back.
-            let own = spec["updateStrategy"]["rollingUpdate"]["partition"].as_u64().filter(|_| saved.is_none());
-            let partition = replicas.saturating_sub(u64::from(batch)).max(own.unwrap_or(0));
+            let own = partition(&saved.map_or_else(|| spec.clone(), |saved| Borrowed::read(saved).was)).unwrap_or(0);
+            let partition = replicas.saturating_sub(u64::from(batch)).max(u64::from(own));
             json!({"updateStrategy": {"rollingUpdate": {"partition": partition}}})
         }
     };
@@ -51,6 +51,30 @@ pub fn close(kind: &str, spec: &Value, saved: Option<&str>, batch: u32, bake: Du
     let was = borrowed.map_or_else(|| pick(spec, &fields), |borrowed| borrowed.was);
     let saved = Borrowed { was, set: fields.clone() }.to_string();
     json!({"metadata": {"annotations": {names::GATE: saved}}, "spec": fields})
+}
+
+/// Where the gate of a StatefulSet is, and where its user's own would be. It counts from below, so it must follow the replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Partition {
+    pub now: u32,
+    pub own: u32,
+}
+
+impl Partition {
+    /// None for kinds that need no such thing, and where no gate is closed.
+    pub fn of(kind: &str, spec: &Value, saved: Option<&str>) -> Option<Self> {
+        let saved = saved.filter(|_| kind == "StatefulSet")?;
+        Some(Self { now: partition(spec).unwrap_or(0), own: partition(&Borrowed::read(saved).was).unwrap_or(0) })
+    }
+
+    /// Whether exactly a batch is let through.
+    pub fn fits(self, replicas: u32, batch: u32) -> bool {
+        self.now == replicas.saturating_sub(batch).max(self.own)
+    }
+}
+
+fn partition(spec: &Value) -> Option<u32> {
+    u32::try_from(spec["updateStrategy"]["rollingUpdate"]["partition"].as_u64()?).ok()
 }
 
 /// A merge patch that lets the rest follow, and gives back what still is as the gate set it.
@@ -171,6 +195,22 @@ mod tests {
         let spec = json!({"replicas": 6, "updateStrategy": {"rollingUpdate": {"partition": 5}}});
         let patch = close("StatefulSet", &spec, None, 2, BAKE);
         assert_eq!(patch["spec"]["updateStrategy"]["rollingUpdate"]["partition"], 5);
+    }
+
+    #[test]
+    fn the_gate_of_a_stateful_set_follows_its_replicas() {
+        let spec = json!({"replicas": 3, "updateStrategy": {"rollingUpdate": {"partition": 0}}});
+        let closed = close("StatefulSet", &spec, None, 1, BAKE);
+        let saved = closed["metadata"]["annotations"][names::GATE].as_str().unwrap();
+        let partition = Partition::of("StatefulSet", &closed["spec"], Some(saved)).unwrap();
+        assert_eq!(partition, Partition { now: 2, own: 0 });
+        assert!(partition.fits(3, 1) && !partition.fits(2, 1) && !partition.fits(4, 1));
+        let scaled = json!({"replicas": 4, "updateStrategy": {"rollingUpdate": {"partition": 2}}});
+        assert_eq!(
+            close("StatefulSet", &scaled, Some(saved), 1, BAKE)["spec"]["updateStrategy"]["rollingUpdate"]["partition"],
+            3
+        );
+        assert!(Partition { now: 5, own: 5 }.fits(6, 2), "its user keeps more back");
     }
 
     #[test]

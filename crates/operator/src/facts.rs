@@ -165,6 +165,19 @@ pub struct GateFact {
     pub can_close: bool,
     /// What its fields were before it was stopped.
     pub saved: Option<String>,
+    pub partition: Option<gate::Partition>,
+}
+
+impl GateFact {
+    fn read(kind: &WorkloadKind, object: &DynamicObject) -> Self {
+        let (kind, spec) = (&kind.resource.kind, &object.data["spec"]);
+        let saved = annotation(&object.metadata, names::GATE);
+        Self {
+            can_close: gate::can_close(kind, spec),
+            partition: gate::Partition::of(kind, spec, saved),
+            saved: saved.map(str::to_owned),
+        }
+    }
 }
 
 impl WorkloadFact {
@@ -193,10 +206,7 @@ impl WorkloadFact {
             used: if is_consumer { used_keys(&template["spec"]) } else { BTreeMap::new() },
             generation: object.metadata.generation.unwrap_or(0),
             rollout: progress(kind, object),
-            gate: GateFact {
-                can_close: gate::can_close(&kind.resource.kind, &object.data["spec"]),
-                saved: annotation(&object.metadata, names::GATE).map(str::to_owned),
-            },
+            gate: GateFact::read(kind, object),
             stands_in_for: None,
         })
     }

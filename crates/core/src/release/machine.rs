@@ -192,6 +192,7 @@ impl<'a> Machine<'a> {
             before,
             has_joined: had_joined,
             state: State::Waiting,
+            batch: None,
             progressed_at: Some(self.now),
             ready_at: None,
             unjudged: None,
@@ -245,6 +246,7 @@ impl<'a> Machine<'a> {
             return self.finish();
         }
         self.take_in_members();
+        self.adjust_gates();
         let failure = self.look_at_consumers().or_else(|| self.relapse());
         if let Some(failure) = failure {
             self.fail(failure);
@@ -357,7 +359,7 @@ impl<'a> Machine<'a> {
     fn batch(&self, record: &Record, member: &Member) -> Option<u32> {
         let canary = self.observed.policy.canary?;
         let is_first = self.progress.stage == Stage::FirstBatch && record.wave == self.progress.wave;
-        let size = canary.of(member.rollout.desired);
+        let size = record.batch.unwrap_or_else(|| canary.of(member.rollout.desired));
         (is_first && member.can_gate && !record.has_joined && size < member.rollout.desired).then_some(size)
     }
 
@@ -494,9 +496,24 @@ impl<'a> Machine<'a> {
         let record = &self.progress.consumers[index];
         let Some(member) = self.member(&record.consumer) else { return };
         let pins = self.release().target(&member.pins, record);
-        let gate = self.batch(record, member).map_or(Gate::Open, Gate::FirstBatch);
+        let batch = self.batch(record, member);
+        let gate = batch.map_or(Gate::Open, Gate::FirstBatch);
         self.actions.push(Action::Pin { consumer: record.consumer.clone(), pins, gate });
-        self.progress.consumers[index].state = State::Pinning;
+        let record = &mut self.progress.consumers[index];
+        (record.state, record.batch) = (State::Pinning, batch);
+    }
+
+    /// Somebody scaled it: as many pods as before go first, and no more.
+    fn adjust_gates(&mut self) {
+        let adjust = self.progress.consumers.iter().filter_map(|record| {
+            let member = self.member(&record.consumer).filter(|_| is_moved(record))?;
+            let (partition, size) = (member.partition?, self.batch(record, member)?);
+            let (consumer, pins) = (record.consumer.clone(), member.pins.clone());
+            let is_off = !partition.fits(member.rollout.desired, size);
+            is_off.then(|| Action::Pin { consumer, pins, gate: Gate::FirstBatch(size) })
+        });
+        let adjust: Vec<Action> = adjust.collect();
+        self.actions.extend(adjust);
     }
 
     fn open_gates(&mut self) {

@@ -20,6 +20,7 @@ use std::fmt;
 use jiff::Timestamp;
 
 use crate::config::ConfigRef;
+use crate::gate::Partition;
 use crate::health::{Before, Health, Rollout, Unit};
 use crate::pins::{Pin, Pins};
 use crate::policy::Policy;
@@ -166,6 +167,8 @@ pub struct Record {
     /// Whether it changed its code in the same step.
     pub has_joined: bool,
     pub state: State,
+    /// How many of its pods went first. It stays so when somebody scales it meanwhile.
+    pub batch: Option<u32>,
     /// When it last came closer to its goal.
     pub progressed_at: Option<Timestamp>,
     /// Since when it is well.
@@ -257,6 +260,8 @@ pub struct Member {
     pub can_gate: bool,
     /// Whether it is stopped so right now.
     pub is_gated: bool,
+    /// Where, if that depends on how many pods it has.
+    pub partition: Option<Partition>,
 }
 
 /// All that is known of one release.

@@ -50,6 +50,7 @@ fn deployment(name: &str, wave: i32, pins: &str) -> Member {
         units: Vec::new(),
         can_gate: true,
         is_gated: false,
+        partition: None,
     }
 }
 
@@ -249,6 +250,24 @@ fn a_canary_stops_after_the_first_batch_until_it_has_baked() {
     cluster.turn();
     assert!(!cluster.members[0].is_gated && cluster.members[0].rollout.updated == 3);
     assert_eq!(cluster.run(), Phase::Succeeded);
+}
+
+#[test]
+fn whoever_scales_in_a_canary_changes_nothing_about_it() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.policy.canary = Some(BatchSize::Percent(30));
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    assert_eq!(cluster.phase(), Phase::Baking);
+    cluster.members[0].rollout.desired = 10;
+    let step = cluster.observe();
+    assert_eq!((step.progress.phase, step.actions.len()), (Phase::Baking, 0), "one pod is still what goes first");
+    cluster.members[0].partition = Some(crate::gate::Partition { now: 2, own: 0 });
+    let step = cluster.observe();
+    assert!(matches!(step.actions[..], [Action::Pin { gate: Gate::FirstBatch(1), .. }]), "{:?}", step.actions);
+    cluster.members[0].partition = Some(crate::gate::Partition { now: 9, own: 0 });
+    assert_eq!(cluster.observe().actions, []);
 }
 
 #[test]

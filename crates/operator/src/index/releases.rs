@@ -511,6 +511,7 @@ impl Namespace {
             rollout: stand_in.map_or_else(|| fact.rollout.clone(), |other| rollout_by(other, fact)),
             can_gate: can_gate && (fact.owner.kind != "DaemonSet" || all_older(&units, policy, now)),
             is_gated: fact.gate.saved.is_some(),
+            partition: fact.gate.partition,
             units,
         }
     }

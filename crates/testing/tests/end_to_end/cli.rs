@@ -128,6 +128,31 @@ async fn what_does_not_come_to_an_end_or_breaks_a_rule_has_an_exit_code_of_its_o
 }
 
 #[tokio::test]
+async fn half_a_file_is_never_applied_and_its_order_does_not_matter() {
+    scenario("cli-whole-file", |stage| async move {
+        stage.apply(&(web_env("blue", "healthy") + &web_deployment(1))).await?;
+        stage.released("configmap/web-env", "1.0.0").await?;
+        let code = web_deployment(1)
+            .replace("        envFrom:", "        env: [{name: BUILD, value: \"2\"}]\n        envFrom:");
+        let unknown = "\n---\napiVersion: lockstep.dev/v9\nkind: Nothing\nmetadata: {name: nothing}\n";
+        let whole = code + &web_env("green", "healthy");
+        let broken = lockstep(&stage, &["release", "-f", "-", "--force-conflicts"], &(whole.clone() + unknown)).await?;
+        broken.expect(1, &["nothing: the cluster does not know Nothing"])?;
+        let config = stage.kubectl(&["get", "configmap", "web-env", "-o", "jsonpath={.data.COLOR}"]).await?;
+        ensure!(config == "blue", "half of the file was applied: {config}");
+        let release = ["release", "-f", "-", "--force-conflicts", "--wait", "--timeout", "90s"];
+        let done = lockstep(&stage, &release, &whole).await?;
+        done.expect(0, &["configmap/web-env applied", "deployment/web applied", "is current"])?;
+        let report = stage.ready_pods("app=web", 1).await?;
+        let seen = stage.config_seen_by(&report[0].name_any()).await?.loaded.env;
+        ensure!(seen.get("COLOR").is_some_and(|color| color == "green"), "{seen:?}");
+        ensure!(seen.get("BUILD").is_some_and(|build| build == "2"), "{seen:?}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_release_is_paused_promoted_and_aborted() {
     scenario("cli-steer", |stage| async move {
         blue(&stage).await?;

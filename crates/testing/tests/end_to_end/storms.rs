@@ -11,9 +11,9 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::{ListParams, Patch, PatchParams};
-use lockstep_api::{Release, ReleasePolicySpec, StormGuardSpec, VersionedConfig, VersionedConfigStatus};
+use lockstep_api::{PinTable, Release, ReleasePolicySpec, StormGuardSpec, VersionedConfig, VersionedConfigStatus};
 use lockstep_testing::manifests::{testapp_image, versioned_colors, web_deployment};
-use lockstep_testing::{LONG, SHORT, Scenario, eventually, holds, scenario};
+use lockstep_testing::{LONG, SHORT, Scenario, eventually, holds, impatient, scenario};
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
@@ -158,11 +158,21 @@ const REPLICAS: usize = 3;
 #[tokio::test]
 async fn code_and_config_that_fail_together_are_left_to_a_person_while_the_old_pods_serve() {
     scenario("bad-pair", |stage| async move {
+        let policy = ReleasePolicySpec { settle_milliseconds: Some(10_000), ..impatient() };
+        stage.set_policy("default", &policy).await?;
         upgrade(&stage, "color=blue,build=1").await?;
         stage.released("configmap/shop", "1.0.0").await?;
         expect_color(&stage, "app=shop", REPLICAS, "blue").await?;
         let customer = Customer::come(&stage, "shop").await?;
 
+        // The config is there first, so that it is certain that the code joins it: `joining` counts how often it does so by itself.
+        patch_config(&stage, "shop", &json!({"data": {"COLOR": "red", "BEHAVIOR": "never-ready,crash"}})).await?;
+        eventually("the new version to be offered", SHORT, async || {
+            let table = stage.api::<PinTable>().get("lockstep").await?.spec;
+            ensure!(table.next.contains_key("configmap/shop"), "{:?} is offered", table.next);
+            Ok(())
+        })
+        .await?;
         upgrade(&stage, "color=red,build=2,behavior=never-ready\\,crash").await?;
         let failed = ended(&stage, "configmap-shop-1").await?;
         expect_phase(&failed, "Failed")?;

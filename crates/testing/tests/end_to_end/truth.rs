@@ -46,10 +46,7 @@ async fn pods_that_were_just_starting_are_no_licence_for_pods_that_never_get_rea
 #[tokio::test]
 async fn a_stateful_set_really_goes_back_and_its_repair_goes_out() {
     scenario("ordered", |stage| async move {
-        let set = deployment("db", 2, "")
-            .replace("kind: Deployment", "kind: StatefulSet")
-            .replace("  selector:", "  serviceName: db\n  selector:");
-        set_up(&stage, &set).await?;
+        set_up(&stage, &stateful_set(&deployment("db", 2, ""))).await?;
         stage.apply(&config("red", "crash")).await?;
         ended(&stage, FIRST, "RolledBack").await?;
         stage.ready_pods("app=db", 2).await?;
@@ -182,6 +179,33 @@ async fn what_somebody_changes_behind_the_gate_stays_as_they_want_it() {
         Ok(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn scaling_in_the_middle_of_a_canary_changes_nothing_about_it() {
+    scenario("scaled", |stage| async move {
+        let size = IntOrString::String("20%".into());
+        let policy = ReleasePolicySpec { bake_seconds: Some(15), canary: Some(Canary { size }), ..impatient() };
+        stage.set_policy("default", &policy).await?;
+        let set = stateful_set(&deployment("db", 3, ""));
+        set_up(&stage, &(deployment("web", 5, "") + &set)).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        appears(&stage, FIRST).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        stage.kubectl(&["scale", "deployment/web", "--replicas=6"]).await?;
+        stage.kubectl(&["scale", "statefulset/db", "--replicas=2"]).await?;
+        expect(&stage, "app=db", &["blue", "green"]).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        expect(&stage, "app=db", &["green", "green"]).await?;
+        expect(&stage, "app=web", &["green"; 6]).await
+    })
+    .await;
+}
+
+fn stateful_set(deployment: &str) -> String {
+    deployment
+        .replace("kind: Deployment", "kind: StatefulSet")
+        .replace("  selector:", "  podManagementPolicy: OrderedReady\n  serviceName: db\n  selector:")
 }
 
 /// Three pods, the first of which bakes with the new version.
