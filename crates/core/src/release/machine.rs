@@ -510,7 +510,7 @@ impl<'a> Machine<'a> {
             let (partition, size) = (member.partition?, self.batch(record, member)?);
             let (consumer, pins) = (record.consumer.clone(), member.pins.clone());
             let is_off = !partition.fits(member.rollout.desired, size);
-            is_off.then(|| Action::Pin { consumer, pins, gate: Gate::FirstBatch(size) })
+            is_off.then_some(Action::Pin { consumer, pins, gate: Gate::FirstBatch(size) })
         });
         let adjust: Vec<Action> = adjust.collect();
         self.actions.extend(adjust);
