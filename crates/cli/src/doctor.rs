@@ -1,13 +1,14 @@
 //! `lockstep doctor`: whether all of Lockstep is there and well, and what to do where it is not.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
 use http::Request;
 use http::header::DATE;
-use jiff::Timestamp;
 use jiff::fmt::rfc2822;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingAdmissionPolicy};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
@@ -19,6 +20,7 @@ use kube::{Api, ResourceExt};
 use lockstep_api::PinTable;
 use lockstep_core::names;
 use serde::Serialize;
+use tokio::time::{Instant, sleep};
 
 use crate::Outcome;
 use crate::cluster::{Cluster, NOT_INSTALLED};
@@ -28,6 +30,9 @@ use crate::output::{BAD, FAINT, Format, GOOD, MOVING, View, paint, print, render
 const SKEW_LIMIT_SECONDS: i64 = 10;
 /// A lease that is older than this is nobody's.
 const LEASE_LIMIT_SECONDS: i64 = 30;
+/// A lease that nobody gave up expires after 15 s: so long nobody may lead, and all is well.
+const LEADER_PATIENCE: Duration = Duration::from_secs(20);
+const LEADER_POLL: Duration = Duration::from_millis(500);
 const KINDS: [&str; 4] = ["VersionedConfig", "Release", "ReleasePolicy", "PinTable"];
 /// Without these, pods and workloads do not get their versions in mode `policy`.
 const PINNING_POLICIES: [&str; 4] = ["lockstep-cronjobs", "lockstep-pins", "lockstep-table", "lockstep-workloads"];
@@ -96,6 +101,19 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
     Ok(if is_unwell { Outcome::Unwell } else { Outcome::Done })
 }
 
+/// Who leads. After an upgrade it takes the next one a moment, or until the old one's lease has expired.
+async fn lease(leases: &Api<Lease>, now: Timestamp, patience: Duration) -> Result<Option<Leader>, String> {
+    let start = Instant::now();
+    loop {
+        let at = SignedDuration::try_from(start.elapsed()).map_or(now, |elapsed| now + elapsed);
+        let found = leases.get_opt(names::FIELD_MANAGER).await.map_err(short).map(|lease| leader(lease, at));
+        if !matches!(found, Ok(None)) || start.elapsed() >= patience {
+            return found;
+        }
+        sleep(LEADER_POLL).await;
+    }
+}
+
 async fn gather(cluster: &Cluster, server: String, date: Option<Timestamp>) -> Facts {
     let client = &cluster.client;
     let now = Timestamp::now();
@@ -103,8 +121,8 @@ async fn gather(cluster: &Cluster, server: String, date: Option<Timestamp>) -> F
     let operators = operators(cluster).await;
     let own = operators.as_ref().ok().and_then(|found| found.first()).map(|found| found.namespace.clone());
     let leases: Api<Lease> = Api::namespaced(client.clone(), own.as_deref().unwrap_or("lockstep-system"));
-    let lease = leases.get_opt(names::FIELD_MANAGER).await.map_err(short);
-    let lease = lease.map(|lease| leader(lease, date.unwrap_or(now)));
+    let is_ready = operators.as_ref().is_ok_and(|found| found.iter().any(|operator| operator.ready > 0));
+    let lease = lease(&leases, date.unwrap_or(now), if is_ready { LEADER_PATIENCE } else { Duration::ZERO }).await;
     let webhooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let webhook = webhooks.get_opt(names::FIELD_MANAGER).await.map_err(short);
     let table = cluster.api::<PinTable>().get_opt(names::PIN_TABLE).await.map_err(short);

@@ -36,6 +36,7 @@ pub(super) fn run(home: &Home, choice: &Choice) -> Result<()> {
     let needed: Vec<Tool> =
         Tool::ALL.into_iter().filter(|tool| files.iter().any(|file| file.needs.contains(tool))).collect();
     let tests = build(&files, choice)?;
+    ensure!(!tests.is_empty(), "no end-to-end test has such a name: `--filter` takes a part of one");
     let stage = Stage::enter(home, &needed, Profile::Local)?;
     let installer = if needed.contains(&Tool::Helm) { Installer::Helm } else { Installer::Manifests };
     deploy::install(&stage, installer)?;
@@ -72,7 +73,6 @@ fn repeat(tests: &[Test], times: u32, environment: impl Fn() -> Command + Sync) 
         results.iter().filter(|result| !result.has_passed).map(|result| result.name.as_str()).collect();
     note(&format!("{} passed, {} failed", results.len() - failed.len(), failed.len()));
     ensure!(failed.is_empty(), "these end-to-end tests failed: {}", failed.join(", "));
-    ensure!(!results.is_empty(), "no test has such a name");
     Ok(())
 }
 
