@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
@@ -67,6 +67,8 @@ async fn serve() -> Result<()> {
     let loaded = load()?;
     eprintln!("testapp: loaded {} files, behavior {:?}", loaded.snapshot.files.len(), loaded.behavior);
     let crash_after = loaded.behavior.crash_after;
+    // What crashes at its start never listens: a probe must not find it ready for a moment.
+    ensure!(crash_after != Some(Duration::ZERO), "crashing, as configured");
     let app = Arc::new(App {
         started: Instant::now(),
         loaded: Mutex::new(loaded),
