@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 
 use crate::names;
 
-/// How long a gate holds by itself beyond the bake: for pods that come up slowly, and for a person who pauses.
+/// How long a gate holds by itself beyond the bake: for pods that come up slowly, and for an operator that is away.
 const MARGIN: Duration = Duration::from_secs(600);
+/// A gate that would fall sooner than this is renewed.
+pub const RENEW_BEFORE: Duration = Duration::from_secs(300);
 
 /// Whether a workload can be stopped after its first pods.
 pub fn can_close(kind: &str, spec: &Value) -> bool {
@@ -27,16 +29,18 @@ pub fn is_closed(annotations: &Value) -> bool {
     annotations.get(names::GATE).is_some()
 }
 
-/// A merge patch that lets only `batch` new pods come. `saved` is what an earlier gate kept.
-pub fn close(kind: &str, spec: &Value, saved: Option<&str>, batch: u32, bake: Duration) -> Value {
+/// A merge patch that lets only `batch` new pods come, for as long as they are ready no longer than `hold`. `saved` is what an earlier
+/// gate kept.
+pub fn close(kind: &str, spec: &Value, saved: Option<&str>, batch: u32, hold: Duration) -> Value {
+    let hold = hold.as_secs();
     let fields = match kind {
         "Deployment" => json!({
-            "minReadySeconds": hold_seconds(bake),
-            "progressDeadlineSeconds": hold_seconds(bake) + 600,
+            "minReadySeconds": hold,
+            "progressDeadlineSeconds": hold + 600,
             "strategy": {"rollingUpdate": {"maxSurge": batch, "maxUnavailable": 0}},
         }),
         "DaemonSet" => json!({
-            "minReadySeconds": hold_seconds(bake),
+            "minReadySeconds": hold,
             "updateStrategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": batch}},
         }),
         _ => {
@@ -47,10 +51,21 @@ pub fn close(kind: &str, spec: &Value, saved: Option<&str>, batch: u32, bake: Du
             json!({"updateStrategy": {"rollingUpdate": {"partition": partition}}})
         }
     };
-    let borrowed = saved.map(Borrowed::read);
-    let was = borrowed.map_or_else(|| pick(spec, &fields), |borrowed| borrowed.was);
-    let saved = Borrowed { was, set: fields.clone() }.to_string();
-    json!({"metadata": {"annotations": {names::GATE: saved}}, "spec": fields})
+    let (borrowed, fields) = match saved.map(Borrowed::read) {
+        None => (Borrowed { was: pick(spec, &fields), set: fields.clone() }, fields),
+        Some(Borrowed { was, mut set }) => {
+            let fields = still_ours(spec, &set, &fields).unwrap_or_else(|| json!({}));
+            put(&mut set, &fields);
+            (Borrowed { was, set }, fields)
+        }
+    };
+    json!({"metadata": {"annotations": {names::GATE: borrowed.to_string()}}, "spec": fields})
+}
+
+/// How long the gate of a workload holds, where that goes by time. None if somebody else decides that by now.
+pub fn holds_for(spec: &Value, saved: Option<&str>) -> Option<Duration> {
+    let set = Borrowed::read(saved?).set["minReadySeconds"].as_u64()?;
+    (spec["minReadySeconds"].as_u64() == Some(set)).then(|| Duration::from_secs(set))
 }
 
 /// Where the gate of a StatefulSet is, and where its user's own would be. It counts from below, so it must follow the replicas.
@@ -61,10 +76,11 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// None for kinds that need no such thing, and where no gate is closed.
+    /// None for kinds that need no such thing, where no gate is closed, and where somebody set another meanwhile.
     pub fn of(kind: &str, spec: &Value, saved: Option<&str>) -> Option<Self> {
-        let saved = saved.filter(|_| kind == "StatefulSet")?;
-        Some(Self { now: partition(spec).unwrap_or(0), own: partition(&Borrowed::read(saved).was).unwrap_or(0) })
+        let Borrowed { was, set } = Borrowed::read(saved.filter(|_| kind == "StatefulSet")?);
+        let now = partition(spec).unwrap_or(0);
+        (partition(&set).unwrap_or(0) == now).then(|| Self { now, own: partition(&was).unwrap_or(0) })
     }
 
     /// Whether exactly a batch is let through.
@@ -111,13 +127,25 @@ fn give_back(now: &Value, was: &Value, set: &Value) -> Option<Value> {
     (!given.is_empty()).then(|| given.into())
 }
 
+/// Those of the wanted fields that nobody changed since the gate set them.
+fn still_ours(now: &Value, set: &Value, wanted: &Value) -> Option<Value> {
+    let Value::Object(fields) = wanted else { return (now == set).then(|| wanted.clone()) };
+    let ours =
+        fields.iter().filter_map(|(name, wanted)| Some((name.clone(), still_ours(&now[name], &set[name], wanted)?)));
+    let ours: serde_json::Map<_, _> = ours.collect();
+    (!ours.is_empty()).then(|| ours.into())
+}
+
+fn put(into: &mut Value, fields: &Value) {
+    match fields {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| put(&mut into[name], value)),
+        value => *into = value.clone(),
+    }
+}
+
 /// How long new pods must be ready before the workload would go on by itself.
 pub fn hold(bake: Duration) -> Duration {
     bake * 2 + MARGIN
-}
-
-fn hold_seconds(bake: Duration) -> u64 {
-    hold(bake).as_secs()
 }
 
 /// The fields of `from` that `like` has: null where there was none, so that a merge patch removes them again.
@@ -136,7 +164,7 @@ fn pick(from: &Value, like: &Value) -> Value {
 mod tests {
     use super::*;
 
-    const BAKE: Duration = Duration::from_secs(30);
+    const HOLD: Duration = Duration::from_secs(660);
 
     fn patched(mut object: Value, patch: &Value) -> Value {
         merge(&mut object, patch);
@@ -165,10 +193,10 @@ mod tests {
         for (kind, spec) in workloads {
             assert!(can_close(kind, &spec));
             let object = json!({"metadata": {"annotations": {"a": "b"}}, "spec": spec});
-            let closed = patched(object.clone(), &close(kind, &spec, None, 2, BAKE));
+            let closed = patched(object.clone(), &close(kind, &spec, None, 2, HOLD));
             assert!(is_closed(&closed["metadata"]["annotations"]) && closed["spec"] != spec, "{kind}");
             let saved = closed["metadata"]["annotations"][names::GATE].as_str().unwrap();
-            let again = patched(closed.clone(), &close(kind, &closed["spec"], Some(saved), 1, BAKE));
+            let again = patched(closed.clone(), &close(kind, &closed["spec"], Some(saved), 1, HOLD));
             let saved_again = again["metadata"]["annotations"][names::GATE].as_str().unwrap();
             assert_eq!(patched(again.clone(), &open(&again["spec"], saved_again)), object, "{kind}");
         }
@@ -178,7 +206,7 @@ mod tests {
     fn what_somebody_changed_behind_the_gate_is_theirs() {
         let spec = json!({"replicas": 6, "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 3}}});
         let closed =
-            patched(json!({"metadata": {"annotations": {}}, "spec": spec}), &close("Deployment", &spec, None, 1, BAKE));
+            patched(json!({"metadata": {"annotations": {}}, "spec": spec}), &close("Deployment", &spec, None, 1, HOLD));
         let saved = closed["metadata"]["annotations"][names::GATE].as_str().unwrap().to_owned();
         let mut theirs = closed.clone();
         theirs["spec"]["minReadySeconds"] = json!(7);
@@ -191,23 +219,43 @@ mod tests {
     }
 
     #[test]
+    fn a_gate_is_renewed_without_touching_what_somebody_changed() {
+        let spec = json!({"replicas": 6, "strategy": {"rollingUpdate": {"maxSurge": 3, "maxUnavailable": 1}}});
+        let closed =
+            patched(json!({"metadata": {"annotations": {}}, "spec": spec}), &close("Deployment", &spec, None, 1, HOLD));
+        let saved = |object: &Value| object["metadata"]["annotations"][names::GATE].as_str().unwrap().to_owned();
+        assert_eq!(holds_for(&closed["spec"], Some(&saved(&closed))), Some(HOLD));
+        let mut theirs = closed.clone();
+        theirs["spec"]["strategy"]["rollingUpdate"]["maxSurge"] = json!(2);
+        let renewed =
+            patched(theirs.clone(), &close("Deployment", &theirs["spec"], Some(&saved(&closed)), 1, HOLD * 2));
+        assert_eq!(renewed["spec"]["strategy"]["rollingUpdate"]["maxSurge"], 2);
+        assert_eq!(holds_for(&renewed["spec"], Some(&saved(&renewed))), Some(HOLD * 2));
+        let opened = patched(renewed.clone(), &open(&renewed["spec"], &saved(&renewed)));
+        assert_eq!(opened["spec"]["strategy"]["rollingUpdate"], json!({"maxSurge": 2, "maxUnavailable": 1}));
+        assert_eq!(opened["spec"].get("minReadySeconds"), None);
+        theirs["spec"]["minReadySeconds"] = json!(5);
+        assert_eq!(holds_for(&theirs["spec"], Some(&saved(&closed))), None, "somebody wants it shorter");
+    }
+
+    #[test]
     fn a_users_own_partition_is_kept() {
         let spec = json!({"replicas": 6, "updateStrategy": {"rollingUpdate": {"partition": 5}}});
-        let patch = close("StatefulSet", &spec, None, 2, BAKE);
+        let patch = close("StatefulSet", &spec, None, 2, HOLD);
         assert_eq!(patch["spec"]["updateStrategy"]["rollingUpdate"]["partition"], 5);
     }
 
     #[test]
     fn the_gate_of_a_stateful_set_follows_its_replicas() {
         let spec = json!({"replicas": 3, "updateStrategy": {"rollingUpdate": {"partition": 0}}});
-        let closed = close("StatefulSet", &spec, None, 1, BAKE);
+        let closed = close("StatefulSet", &spec, None, 1, HOLD);
         let saved = closed["metadata"]["annotations"][names::GATE].as_str().unwrap();
         let partition = Partition::of("StatefulSet", &closed["spec"], Some(saved)).unwrap();
         assert_eq!(partition, Partition { now: 2, own: 0 });
         assert!(partition.fits(3, 1) && !partition.fits(2, 1) && !partition.fits(4, 1));
         let scaled = json!({"replicas": 4, "updateStrategy": {"rollingUpdate": {"partition": 2}}});
         assert_eq!(
-            close("StatefulSet", &scaled, Some(saved), 1, BAKE)["spec"]["updateStrategy"]["rollingUpdate"]["partition"],
+            close("StatefulSet", &scaled, Some(saved), 1, HOLD)["spec"]["updateStrategy"]["rollingUpdate"]["partition"],
             3
         );
         assert!(Partition { now: 5, own: 5 }.fits(6, 2), "its user keeps more back");
@@ -215,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_stateful_set_keeps_all_but_the_last_pods() {
-        let patch = close("StatefulSet", &json!({"replicas": 6}), None, 2, BAKE);
+        let patch = close("StatefulSet", &json!({"replicas": 6}), None, 2, HOLD);
         assert_eq!(patch["spec"]["updateStrategy"]["rollingUpdate"]["partition"], 4);
     }
 

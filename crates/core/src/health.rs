@@ -49,6 +49,8 @@ pub struct Rollout {
     pub updated: u32,
     /// Pods that are ready, old and new.
     pub ready: u32,
+    /// How many pods its user keeps at the old version, or we do behind a gate.
+    pub kept_back: u32,
     /// Whether the controller is done: every pod is new.
     pub is_complete: bool,
     /// How long its controller watches a pod that is ready before it counts as available.
@@ -152,7 +154,7 @@ pub fn judge(rollout: &Rollout, units: &[Unit], before: Before, goal: Goal, poli
 fn is_reached(rollout: &Rollout, ready: u32, goal: Goal) -> bool {
     rollout.is_observed
         && match goal {
-            Goal::Batch(size) => ready >= size.min(rollout.desired),
+            Goal::Batch(size) => ready >= size.min(rollout.desired.saturating_sub(rollout.kept_back)),
             Goal::All => rollout.is_complete && (rollout.idle.is_some() || rollout.ready >= rollout.desired),
         }
 }
@@ -167,7 +169,7 @@ fn still_broken(
     now: Timestamp,
 ) -> Option<String> {
     let wanted = match goal {
-        Goal::Batch(size) => size.min(rollout.desired),
+        Goal::Batch(size) => size.min(rollout.desired.saturating_sub(rollout.kept_back)),
         Goal::All => rollout.desired,
     };
     let is_as_before = rollout.is_observed && before.broken > 0 && ready + before.broken >= wanted;

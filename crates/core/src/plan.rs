@@ -65,6 +65,8 @@ pub struct Held {
     pub object: String,
     /// The release that failed with it.
     pub release: String,
+    /// Whether what it failed together with is another by now: another config of that release, or the code of a consumer.
+    pub is_outdated: bool,
 }
 
 /// A version that somebody wants to run, by its name.
@@ -223,12 +225,15 @@ fn plan_with_source(observed: &Observed, source: &Source, wanted: &Wanted) -> Ve
     actions
 }
 
-/// At its adoption a config is what consumers run already.
+/// At its adoption a config is what consumers run already. One whose VersionedConfig was lost goes on from what the table hands out:
+/// its source may have content that nobody has judged.
 fn plan_first(observed: &Observed, wanted: &Wanted, actions: &mut Vec<Action>) {
     let version = wanted.version();
-    publish(observed, &version.object, None, actions);
+    let exists = |object: &&String| observed.versions.iter().any(|version| version.object == **object);
+    let released = observed.entry.current.as_ref().filter(exists).unwrap_or(&version.object);
+    publish(observed, released, None, actions);
     let last_number = last_number(observed).max(version.number);
-    actions.push(Action::Complete { released: version.object.clone(), last_number });
+    actions.push(Action::Complete { released: released.clone(), last_number });
 }
 
 fn plan_change(
@@ -247,7 +252,8 @@ fn plan_change(
             return;
         }
     };
-    let held = managed.held.as_ref().filter(|held| managed.retry.as_ref() != Some(&held.release));
+    let is_over = |held: &Held| held.is_outdated || managed.retry.as_ref() == Some(&held.release);
+    let held = managed.held.as_ref().filter(|held| !is_over(held));
     let is_held = held.is_some_and(|held| held.object == target);
     let invalid = source.and_then(|source| source.invalid.as_ref());
     let invalid = invalid.filter(|_| target == wanted.object && target != released);
@@ -258,7 +264,8 @@ fn plan_change(
         actions.push(Action::Reject { version: wanted.object.clone(), reason: reason.clone() });
         return;
     }
-    if source.is_some() && managed.held.as_ref().is_some_and(|held| held.object != wanted.object) {
+    let has_changed = |held: &Held| held.is_outdated || held.object != wanted.object;
+    if source.is_some() && managed.held.as_ref().is_some_and(has_changed) {
         actions.push(Action::LetGo);
     }
     if may_move && observed.moving_to.as_deref().unwrap_or(released) != target {
@@ -351,7 +358,8 @@ mod tests {
     }
 
     fn hold(observed: &mut Observed, object: &str) {
-        managed(observed).held = Some(Held { object: object.to_owned(), release: "release-2".into() });
+        let held = Held { object: object.to_owned(), release: "release-2".into(), is_outdated: false };
+        managed(observed).held = Some(held);
     }
 
     fn settle(observed: &mut Observed) {
@@ -431,6 +439,35 @@ mod tests {
         observed.source = Some(source('c'));
         let actions = plan(&observed);
         assert!(actions.contains(&Action::LetGo) && actions.contains(&release('c')), "{actions:?}");
+    }
+
+    #[test]
+    fn a_held_version_is_tried_again_once_what_failed_with_it_is_another() {
+        let mut observed = adopted('a');
+        observed.source = Some(source('b'));
+        let managed = managed(&mut observed);
+        managed.held = Some(Held { object: object('b'), release: "release-2".into(), is_outdated: true });
+        let actions = plan(&observed);
+        assert!(
+            actions.contains(&Action::LetGo) && actions.contains(&Action::Release { to: object('b') }),
+            "{actions:?}"
+        );
+    }
+
+    #[test]
+    fn a_config_whose_versioned_config_was_lost_goes_on_from_what_the_table_hands_out() {
+        let mut observed = adopted('a');
+        observed.source = Some(source('b'));
+        observed.versions.push(Version {
+            object: object('b'),
+            digest: digest('b').full().into(),
+            ..observed.versions[0].clone()
+        });
+        observed.managed = None;
+        let actions = plan(&observed);
+        let released =
+            |action: &Action| matches!(action, Action::Complete { released, .. } if *released == object('a'));
+        assert!(actions.iter().any(released), "{actions:?}");
     }
 
     #[test]

@@ -58,6 +58,7 @@ fn stateful_set(generation: i64, spec: &Value, status: &Value) -> Rollout {
         desired,
         updated,
         ready: count(&status["readyReplicas"], 0),
+        kept_back,
         is_complete: is_by_hand || updated >= desired.saturating_sub(kept_back),
         idle: if desired == 0 {
             Some(NO_PODS.to_owned())
@@ -185,7 +186,8 @@ mod tests {
     fn a_partition_of_its_user_is_no_reason_to_wait() {
         let object = json!({"spec": {"replicas": 3, "updateStrategy": {"rollingUpdate": {"partition": 2}}},
             "status": {"observedGeneration": 1, "updatedReplicas": 1, "readyReplicas": 3}});
-        assert!(rollout("StatefulSet", "web", 1, &object).is_complete);
+        let found = rollout("StatefulSet", "web", 1, &object);
+        assert!(found.is_complete && found.kept_back == 2);
     }
 
     #[test]

@@ -27,6 +27,8 @@ const GATHER: Duration = Duration::from_millis(200);
 const RETENTION_DELAY: Duration = Duration::from_secs(5);
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(60);
+/// A consumer that the API server would not let us write is not likely to change at once.
+const REFUSED_RETRY: Duration = Duration::from_secs(5);
 
 pub struct Controller {
     executor: Arc<Executor>,
@@ -50,6 +52,7 @@ enum Done {
     Start(ConfigId, Result<Vec<Written>, ExecuteError>),
     Release(ReleaseId, Result<ReleaseOutcome, ExecuteError>),
     Consumer(WorkloadId, Result<Option<Written>, ExecuteError>),
+    Restore(ReleaseId, Result<Vec<Written>, ExecuteError>),
     Retention(ConfigId, Result<Vec<Written>, ExecuteError>),
 }
 
@@ -163,10 +166,12 @@ impl Controller {
         for work in work {
             match &work {
                 Work::Config(_) | Work::Start(_) | Work::Release(_) => self.queue.push(work, now, delay),
+                Work::Restore(_) => self.queue.push(work, now, Duration::ZERO),
                 Work::Consumer(id) => {
                     let delay = self.put_backs.wait(id, self.settle);
                     self.queue.push(work, now, delay);
                 }
+                Work::Retention(id) if self.index.lacks_holder(id) => self.queue.push(work, now, GATHER),
                 Work::Retention(_) => self.queue.settle(work, now, RETENTION_DELAY),
             }
         }
@@ -202,7 +207,15 @@ impl Controller {
                 let id = id.clone();
                 running.spawn(async move { Done::Release(id, executor.release(view).await) });
             }
-            Work::Consumer(id) => return self.put_back(id, running),
+            Work::Consumer(id) => return self.look_after(id, running),
+            Work::Restore(id) => {
+                let Some(lost) = self.index.lost(id) else { return false };
+                let id = id.clone();
+                running.spawn(async move {
+                    let written = executor.restore(&id, lost).await;
+                    Done::Restore(id, written)
+                });
+            }
             Work::Retention(id) => {
                 let Some(view) = self.index.retention(id, crate::clock::now()) else { return false };
                 let id = id.clone();
@@ -215,9 +228,17 @@ impl Controller {
         true
     }
 
-    /// Template mode: somebody wrote a plain name over a version.
-    fn put_back(&mut self, id: &WorkloadId, running: &mut JoinSet<Done>) -> bool {
+    /// What no release looks after: a gate that is nobody's, and in template mode a plain name that somebody wrote over a version.
+    fn look_after(&mut self, id: &WorkloadId, running: &mut JoinSet<Done>) -> bool {
         let Some(fact) = self.index.workload(id).filter(|fact| fact.can_change).cloned() else { return false };
+        if self.index.has_orphaned_gate(id, &fact) {
+            let (executor, id) = (Arc::clone(&self.executor), id.clone());
+            running.spawn(async move {
+                let written = executor.open_gate_of(&id, &fact).await;
+                Done::Consumer(id, written)
+            });
+            return true;
+        }
         let pins = self.index.settled_pins(&id.namespace, &fact);
         if pins == fact.pins {
             return false;
@@ -261,12 +282,21 @@ impl Controller {
                 self.take_in(written.into_iter().flatten());
             }
             Done::Release(id, outcome) => {
-                let work = Work::Release(id);
+                let work = Work::Release(id.clone());
                 let outcome = self.settle_failure(&work, outcome);
                 self.queue.done(&work, Instant::now());
                 if let Some(outcome) = outcome {
-                    self.take_in_release(work, outcome);
+                    self.take_in_release(&id, outcome);
                 }
+            }
+            Done::Restore(id, written) => {
+                if written.as_ref().is_err_and(ExecuteError::is_conflict) {
+                    self.index.give_up_lost(&id);
+                }
+                let work = Work::Restore(id);
+                let written = self.settle_failure(&work, written);
+                self.queue.done(&work, Instant::now());
+                self.take_in(written.into_iter().flatten());
             }
             Done::Consumer(id, written) => {
                 let work = Work::Consumer(id);
@@ -308,7 +338,8 @@ impl Controller {
         }
     }
 
-    fn take_in_release(&mut self, work: Work, outcome: ReleaseOutcome) {
+    fn take_in_release(&mut self, id: &ReleaseId, outcome: ReleaseOutcome) {
+        let work = Work::Release(id.clone());
         self.metrics.pinned(outcome.pinned);
         if let Some(phase) = outcome.ended {
             self.metrics.release_ended(phase);
@@ -318,6 +349,11 @@ impl Controller {
         if outcome.conflicts > 0 {
             self.queue.push(work.clone(), now, FIRST_RETRY);
         }
+        if !outcome.refused.is_empty() {
+            self.metrics.failed();
+            self.queue.push(work.clone(), now, REFUSED_RETRY);
+        }
+        self.index.note_refused(id, outcome.refused);
         if let Some(wake) = outcome.wake {
             let wait = Duration::try_from(wake.duration_since(crate::clock::now())).unwrap_or_default();
             self.queue.push(work, now, wait);

@@ -143,6 +143,7 @@ pub struct WorkloadFact {
     pub wave: i32,
     /// A digest of its pod spec, without pins: another code makes another one.
     pub template: String,
+    pub created: Option<jiff::Timestamp>,
     /// What it uses of each config.
     pub used: BTreeMap<ConfigRef, Used>,
     pub generation: i64,
@@ -165,6 +166,8 @@ pub struct GateFact {
     pub can_close: bool,
     /// What its fields were before it was stopped.
     pub saved: Option<String>,
+    /// How long it holds, if that goes by time.
+    pub holds_for: Option<std::time::Duration>,
     pub partition: Option<gate::Partition>,
 }
 
@@ -174,6 +177,7 @@ impl GateFact {
         let saved = annotation(&object.metadata, names::GATE);
         Self {
             can_close: gate::can_close(kind, spec),
+            holds_for: gate::holds_for(spec, saved),
             partition: gate::Partition::of(kind, spec, saved),
             saved: saved.map(str::to_owned),
         }
@@ -202,7 +206,8 @@ impl WorkloadFact {
             slipped,
             names_versions,
             wave: annotation(&object.metadata, names::WAVE).and_then(|wave| wave.parse().ok()).unwrap_or(0),
-            template: if is_consumer { template::digest(template) } else { String::new() },
+            template: template::digest(template),
+            created: object.metadata.creation_timestamp.as_ref().map(|at| at.0),
             used: if is_consumer { used_keys(&template["spec"]) } else { BTreeMap::new() },
             generation: object.metadata.generation.unwrap_or(0),
             rollout: progress(kind, object),
@@ -274,6 +279,11 @@ impl ManagedFact {
     /// Whether a version of it failed and is held.
     pub fn is_held(&self) -> bool {
         self.object.status.as_ref().is_some_and(|status| status.held.is_some())
+    }
+
+    /// The release that failed with the version that is held.
+    pub fn held_by(&self) -> Option<&str> {
+        Some(self.object.status.as_ref()?.held.as_ref()?.release.as_str())
     }
 
     pub fn uid(&self) -> &str {

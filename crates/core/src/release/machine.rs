@@ -9,6 +9,7 @@ use super::{
     Action, Block, ConsumerId, Counts, Gate, Member, Move, Observed, Phase, Progress, Record, Release, Stage, State,
     Step,
 };
+use crate::gate;
 use crate::health::{self, Before, Goal, Health, Unit, Verdict};
 use crate::policy::JoinedFailure;
 
@@ -179,7 +180,8 @@ impl<'a> Machine<'a> {
                 configs.dedup();
                 (old.pins_before.clone(), old.template_before.clone(), old.before, old.has_joined)
             }
-            None if is_there => (self.pins_from(member), member.template.clone(), Before::default(), true),
+            // Behind a gate of ours it did not join: a release moved it of which nothing is known any more.
+            None if is_there => (self.pins_from(member), member.template.clone(), Before::default(), !member.is_gated),
             // Other code is on its way out: if that fails, nobody can say which of the two is to blame.
             None => (member.pins.clone(), member.template.clone(), fresh_before(), member.rollout.is_midway),
         };
@@ -251,13 +253,28 @@ impl<'a> Machine<'a> {
         if let Some(failure) = failure {
             self.fail(failure);
         } else if self.release().wishes.paused {
-            self.enter(Phase::Paused, PAUSED);
+            let reason = self.paused();
+            self.enter(Phase::Paused, reason);
         } else if let Some((newer, at)) = newer.zip(self.observed.superseded_at) {
             self.await_successor(newer, at);
         } else {
             self.advance();
         }
         self.finish()
+    }
+
+    /// A Rollout has steps of its own, which we do not stop.
+    fn paused(&self) -> String {
+        let goes_on = |record: &&Record| record.state == State::Rolling && record.consumer.kind == ROLLOUT;
+        match self.progress.consumers.iter().find(goes_on) {
+            Some(Record { consumer, .. }) => {
+                format!(
+                    "{PAUSED}. {consumer} goes on with its own steps: `kubectl argo rollouts pause {}` stops it",
+                    consumer.name
+                )
+            }
+            None => PAUSED.to_owned(),
+        }
     }
 
     /// Nobody wants it any more, but what was moved must not be left alone either.
@@ -308,6 +325,9 @@ impl<'a> Machine<'a> {
         if record.state == State::LeftAlone && member.is_gated {
             self.actions.push(Action::OpenGate { consumer: record.consumer.clone() });
         }
+        if record.state == State::Pinning {
+            return self.unwritten(record);
+        }
         if !is_moved(record) {
             return None;
         }
@@ -315,6 +335,18 @@ impl<'a> Machine<'a> {
         let goal = self.goal(record, member);
         let health = self.judge(record, goal)?;
         self.note(record, &health)
+    }
+
+    /// The API server takes none of our writes.
+    fn unwritten(&mut self, record: &Record) -> Option<Failure> {
+        let why = self.observed.refused.get(&record.consumer)?;
+        let due = after(record.progressed_at?, self.observed.policy.progress_deadline);
+        if self.now >= due {
+            return Some(Failure { reason: format!("{} cannot be written: {why}", record.consumer), joined: None });
+        }
+        self.wake_at(due);
+        self.awaited = Some(format!("{} cannot be written, and is tried again: {why}", record.consumer));
+        None
     }
 
     fn begin_to_watch(&self, record: &mut Record, member: &Member) {
@@ -360,7 +392,8 @@ impl<'a> Machine<'a> {
         let canary = self.observed.policy.canary?;
         let is_first = self.progress.stage == Stage::FirstBatch && record.wave == self.progress.wave;
         let size = record.batch.unwrap_or_else(|| canary.of(member.rollout.desired));
-        (is_first && member.can_gate && !record.has_joined && size < member.rollout.desired).then_some(size)
+        let can_gate = member.can_gate && (!member.is_young || member.is_gated || record.batch.is_some());
+        (is_first && can_gate && !record.has_joined && size < member.rollout.desired).then_some(size)
     }
 
     fn note(&mut self, record: &mut Record, health: &Health) -> Option<Failure> {
@@ -497,23 +530,44 @@ impl<'a> Machine<'a> {
         let Some(member) = self.member(&record.consumer) else { return };
         let pins = self.release().target(&member.pins, record);
         let batch = self.batch(record, member);
-        let gate = batch.map_or(Gate::Open, Gate::FirstBatch);
+        let gate = batch.map_or(Gate::Open, |size| self.first_batch(member, size));
         self.actions.push(Action::Pin { consumer: record.consumer.clone(), pins, gate });
         let record = &mut self.progress.consumers[index];
+        if record.state == State::Waiting {
+            record.progressed_at = Some(self.now);
+        }
         (record.state, record.batch) = (State::Pinning, batch);
     }
 
-    /// Somebody scaled it: as many pods as before go first, and no more.
+    fn first_batch(&self, member: &Member, size: u32) -> Gate {
+        Gate::FirstBatch { size, hold: gate::hold(self.observed.policy.bake) + self.ready_for(member) }
+    }
+
+    /// How long the first of its new pods has been ready.
+    fn ready_for(&self, member: &Member) -> Duration {
+        let ready = member.units.iter().filter(|unit| unit.is_new && unit.is_ready);
+        let first = ready.filter_map(|unit| unit.since).min();
+        first.and_then(|since| Duration::try_from(self.now.duration_since(since)).ok()).unwrap_or_default()
+    }
+
+    /// Somebody scaled it: as many pods as before go first, and no more. Somebody paused it: its gate does not fall meanwhile.
     fn adjust_gates(&mut self) {
+        let mut falls = None;
         let adjust = self.progress.consumers.iter().filter_map(|record| {
-            let member = self.member(&record.consumer).filter(|_| is_moved(record))?;
-            let (partition, size) = (member.partition?, self.batch(record, member)?);
+            let member = self.member(&record.consumer).filter(|member| is_moved(record) && member.is_gated)?;
+            let size = self.batch(record, member)?;
+            let is_off = member.partition.is_some_and(|partition| !partition.fits(member.rollout.desired, size));
+            let rest = member.holds_for.map(|hold| hold.saturating_sub(self.ready_for(member) + gate::RENEW_BEFORE));
+            falls = falls.into_iter().chain(rest).min();
             let (consumer, pins) = (record.consumer.clone(), member.pins.clone());
-            let is_off = !partition.fits(member.rollout.desired, size);
-            is_off.then_some(Action::Pin { consumer, pins, gate: Gate::FirstBatch(size) })
+            let gate = self.first_batch(member, size);
+            (is_off || rest == Some(Duration::ZERO)).then_some(Action::Pin { consumer, pins, gate })
         });
         let adjust: Vec<Action> = adjust.collect();
         self.actions.extend(adjust);
+        if let Some(rest) = falls {
+            self.wake_at(after(self.now, rest.max(RECHECK)));
+        }
     }
 
     fn open_gates(&mut self) {
@@ -565,7 +619,9 @@ impl<'a> Machine<'a> {
         let records = &self.progress.consumers;
         if !records.is_empty() && records.iter().all(left) {
             let why = listed(&self.not_judged());
-            let reason = format!("nobody runs it ({why}). It is held: `lockstep retry` tries it again");
+            let again: Vec<String> =
+                self.release().configs().map(|config| format!("`lockstep retry {config}`")).collect();
+            let reason = format!("nobody runs it ({why}). It is held: {} tries it again", again.join(" or "));
             self.actions = vec![Action::Hold { reason: reason.clone() }];
             return self.enter(Phase::Failed, reason);
         }
@@ -630,12 +686,15 @@ impl<'a> Machine<'a> {
         let Failure { reason, joined } = failure;
         let policy = self.observed.policy;
         if let Some(consumer) = joined.filter(|_| policy.joining.on_failure == JoinedFailure::Hold) {
-            let undo = match consumer.kind.as_str() {
-                "Rollout" => format!("kubectl argo rollouts undo {}", consumer.name),
-                kind => format!("kubectl rollout undo {}/{}", kind.to_lowercase(), consumer.name),
+            let (name, kind) = (&consumer.name, consumer.kind.to_lowercase());
+            let (undo, history) = match consumer.kind.as_str() {
+                ROLLOUT => {
+                    (format!("kubectl argo rollouts undo {name}"), format!("kubectl argo rollouts get rollout {name}"))
+                }
+                _ => (format!("kubectl rollout undo {kind}/{name}"), format!("kubectl rollout history {kind}/{name}")),
             };
             let reason = format!(
-                "{reason}. It changed its code in the same step, so it is left to you: `{undo}` restores the old pair"
+                "{reason}. It changed its code, too, so it is left to you: `{undo}` goes back one step, `{history}` shows them"
             );
             self.give_up(reason, Phase::Failed);
         } else if policy.automatic_rollback {
@@ -681,6 +740,12 @@ impl<'a> Machine<'a> {
     /// What keeps a consumer from being as it was, and what helps.
     fn not_back(&self, consumer: &ConsumerId) -> String {
         let Some(member) = self.member(consumer) else { return format!("{consumer} is gone") };
+        if let Some(why) = self.observed.refused.get(consumer) {
+            return format!("{consumer} cannot be written: {why}");
+        }
+        if let Some(waits_for) = &member.rollout.waits_for {
+            return format!("{consumer} waits for {waits_for}");
+        }
         let bad =
             member.units.iter().find(|unit| !unit.is_new).or_else(|| member.units.iter().find(|unit| !unit.is_ready));
         match bad {
@@ -717,7 +782,13 @@ impl<'a> Machine<'a> {
         }
         self.delete_stuck_pods(member);
         if let Some(health) = self.judge(record, Goal::All) {
-            let is_back = matches!(health.verdict, Verdict::Healthy | Verdict::StillBroken(_));
+            // Whoever waits for a person with nothing but the old version left is as it was: its code is the person's.
+            let has_only_old = || health.failing == 0 && member.units.iter().all(|unit| unit.is_new);
+            let is_back = match &health.verdict {
+                Verdict::Healthy | Verdict::StillBroken(_) => true,
+                Verdict::Waiting(_) => has_only_old(),
+                Verdict::Rolling | Verdict::Failed(_) => false,
+            };
             record.health = Counts::from(&health);
             record.state = if is_back { State::Restored } else { State::Restoring };
         }
@@ -742,6 +813,7 @@ const MAX_CONSUMERS: usize = 2500;
 /// How many consumers a sentence names.
 const LISTED: usize = 5;
 const STATEFUL_SET: &str = "StatefulSet";
+const ROLLOUT: &str = "Rollout";
 /// How soon to look again at what has no event of its own.
 const RECHECK: Duration = Duration::from_secs(5);
 

@@ -14,8 +14,9 @@ mod machine;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -258,8 +259,12 @@ pub struct Member {
     pub units: Vec<Unit>,
     /// Whether it can be stopped after a first batch.
     pub can_gate: bool,
+    /// Whether a gate would miss pods of it: a DaemonSet replaces pods at once that are younger than its gate holds.
+    pub is_young: bool,
     /// Whether it is stopped so right now.
     pub is_gated: bool,
+    /// For how long, if that goes by time.
+    pub holds_for: Option<Duration>,
     /// Where, if that depends on how many pods it has.
     pub partition: Option<Partition>,
 }
@@ -286,6 +291,8 @@ pub struct Observed<'a> {
     pub can_judge: bool,
     /// Whether pods may be deleted that a StatefulSet would wait for for ever.
     pub may_delete_pods: bool,
+    /// What the API server said about consumers that it would not let us write.
+    pub refused: &'a BTreeMap<ConsumerId, String>,
 }
 
 /// What a release waits for before it starts.
@@ -327,7 +334,11 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
     Open,
-    FirstBatch(u32),
+    FirstBatch {
+        size: u32,
+        /// How long its pods may be ready before the rest would follow by itself.
+        hold: Duration,
+    },
 }
 
 /// What to record, and what to do: `Hold` and `Succeed` before it is recorded, the rest after it.

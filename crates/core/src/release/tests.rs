@@ -25,6 +25,7 @@ struct Cluster {
     superseded_by: Option<String>,
     superseded_at: Option<Timestamp>,
     inherited: Vec<Record>,
+    refused: BTreeMap<ConsumerId, String>,
 }
 
 fn app() -> ConfigRef {
@@ -49,7 +50,9 @@ fn deployment(name: &str, wave: i32, pins: &str) -> Member {
         },
         units: Vec::new(),
         can_gate: true,
+        is_young: false,
         is_gated: false,
+        holds_for: None,
         partition: None,
     }
 }
@@ -75,6 +78,7 @@ impl Cluster {
             superseded_by: None,
             superseded_at: None,
             inherited: Vec::new(),
+            refused: BTreeMap::new(),
         }
     }
 
@@ -96,6 +100,7 @@ impl Cluster {
             inherited: &self.inherited,
             can_judge: self.can_judge,
             may_delete_pods: true,
+            refused: &self.refused,
         };
         step(&observed, self.now)
     }
@@ -121,7 +126,7 @@ impl Cluster {
                 member.is_gated = gate != Gate::Open;
                 member.rollout.updated = match gate {
                     Gate::Open => 3,
-                    Gate::FirstBatch(size) => size,
+                    Gate::FirstBatch { size, .. } => size,
                 };
             }
             Action::OpenGate { consumer } => {
@@ -265,9 +270,94 @@ fn whoever_scales_in_a_canary_changes_nothing_about_it() {
     assert_eq!((step.progress.phase, step.actions.len()), (Phase::Baking, 0), "one pod is still what goes first");
     cluster.members[0].partition = Some(crate::gate::Partition { now: 2, own: 0 });
     let step = cluster.observe();
-    assert!(matches!(step.actions[..], [Action::Pin { gate: Gate::FirstBatch(1), .. }]), "{:?}", step.actions);
+    assert!(
+        matches!(step.actions[..], [Action::Pin { gate: Gate::FirstBatch { size: 1, .. }, .. }]),
+        "{:?}",
+        step.actions
+    );
     cluster.members[0].partition = Some(crate::gate::Partition { now: 9, own: 0 });
     assert_eq!(cluster.observe().actions, []);
+}
+
+#[test]
+fn a_canary_that_is_paused_stays_so_for_as_long_as_it_is() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.policy.canary = Some(BatchSize::Pods(1));
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    cluster.release.wishes.paused = true;
+    let member = &mut cluster.members[0];
+    member.units[0].since = Some(cluster.now);
+    member.holds_for = Some(crate::gate::hold(cluster.policy.bake));
+    cluster.wait(300);
+    assert_eq!(cluster.observe().actions, [], "there is time");
+    assert!(cluster.observe().wake.is_some(), "but it runs out");
+    cluster.wait(100);
+    let step = cluster.observe();
+    assert_eq!(step.progress.phase, Phase::Paused);
+    let longer = crate::gate::hold(cluster.policy.bake) + Duration::from_secs(400);
+    let renewed = |action: &Action| matches!(action, Action::Pin { gate: Gate::FirstBatch { size: 1, hold }, .. } if *hold == longer);
+    assert!(step.actions.len() == 1 && renewed(&step.actions[0]), "{:?}", step.actions);
+    cluster.members[0].holds_for = None;
+    assert_eq!(cluster.observe().actions, [], "somebody else decides how long it holds");
+}
+
+#[test]
+fn the_pods_of_a_canary_are_young_and_its_gate_stays_closed() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.policy.canary = Some(BatchSize::Pods(1));
+    cluster.turn();
+    cluster.members[0].is_young = true;
+    cluster.turn();
+    assert_eq!(cluster.observe().actions, []);
+    assert!(cluster.members[0].is_gated);
+}
+
+#[test]
+fn a_consumer_behind_a_gate_was_moved_by_a_release_that_is_lost_and_is_still_a_canary() {
+    let mut cluster = Cluster::new(vec![Member { is_gated: true, ..deployment("web", 0, NEW) }]).with_bad("app-2");
+    cluster.policy.canary = Some(BatchSize::Pods(1));
+    cluster.members[0].rollout.updated = 1;
+    assert_eq!(cluster.run(), Phase::RolledBack);
+    assert_eq!(cluster.pins("web"), OLD);
+}
+
+#[test]
+fn a_consumer_that_cannot_be_written_is_told_and_fails_in_the_end_while_others_go_back() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD), deployment("api", 0, OLD)]);
+    cluster.turn();
+    cluster.members[0].pins = OLD.parse().unwrap();
+    cluster.refused.insert(cluster.members[0].consumer.clone(), "a quota is in the way".into());
+    let step = cluster.observe();
+    assert!(step.progress.reason.contains("Deployment web cannot be written"), "{}", step.progress.reason);
+    cluster.now += SignedDuration::try_from(cluster.policy.progress_deadline).unwrap();
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::RollingBack);
+    assert!(cluster.held.as_ref().unwrap().contains("a quota is in the way"));
+    assert_eq!(cluster.run(), Phase::RolledBack);
+    assert_eq!(cluster.pins("api"), OLD);
+}
+
+#[test]
+fn whoever_waits_for_a_person_with_the_old_version_is_back() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]).with_bad("app-2");
+    cluster.turn();
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::RollingBack);
+    cluster.members[0].rollout.waits_for = Some("`promote`".into());
+    assert_eq!(cluster.run(), Phase::RolledBack);
+}
+
+#[test]
+fn a_pause_says_what_goes_on_by_itself() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.members[0].consumer.kind = "Rollout".into();
+    cluster.turn();
+    cluster.members[0].rollout.is_complete = false;
+    cluster.release.wishes.paused = true;
+    let step = cluster.observe();
+    assert!(step.progress.reason.contains("`kubectl argo rollouts pause web`"), "{}", step.progress.reason);
 }
 
 #[test]

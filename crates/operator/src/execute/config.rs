@@ -268,7 +268,7 @@ fn observed(view: &ConfigView, digest: Option<lockstep_core::Digest>) -> Observe
         source,
         versions: view.versions.iter().map(|fact| fact.version.clone()).collect(),
         entry: view.entry.clone(),
-        managed: view.managed.as_ref().map(managed),
+        managed: view.managed.as_ref().map(|fact| managed(fact, view.held_is_outdated)),
         has_consumers: !view.consumers.is_empty(),
         is_long_unused: view.unused.is_some_and(|since| since.elapsed() >= UNUSED),
         moving_to: view.moving_to.clone(),
@@ -285,14 +285,18 @@ fn wake(view: &ConfigView, observed: &Observed) -> Option<Duration> {
     announced.into_iter().chain(unused).min()
 }
 
-fn managed(fact: &ManagedFact) -> Managed {
+fn managed(fact: &ManagedFact, held_is_outdated: bool) -> Managed {
     let status = fact.object.status.as_ref();
     let held = status.and_then(|status| status.held.as_ref());
     let spec = &fact.object.spec;
     Managed {
         released: fact.released().map(str::to_owned),
         last_number: status.map_or(0, |status| u64::try_from(status.last_number).unwrap_or(0)),
-        held: held.map(|held| lockstep_core::plan::Held { object: held.object.clone(), release: held.release.clone() }),
+        held: held.map(|held| lockstep_core::plan::Held {
+            object: held.object.clone(),
+            release: held.release.clone(),
+            is_outdated: held_is_outdated,
+        }),
         retry: spec.retry.clone(),
         choice: spec
             .current

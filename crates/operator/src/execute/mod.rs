@@ -47,7 +47,19 @@ pub struct ExecuteError {
     cause: kube::Error,
 }
 
+/// How much of what the API server says goes into a sentence for people.
+const TOLD: usize = 300;
+
 impl ExecuteError {
+    /// What the API server said, for people.
+    pub fn told(&self) -> String {
+        let said = match &self.cause {
+            kube::Error::Api(status) => status.message.clone(),
+            cause => cause.to_string(),
+        };
+        said.chars().take(TOLD).collect()
+    }
+
     /// Somebody else wrote first: look again rather than report.
     pub fn is_conflict(&self) -> bool {
         matches!(&self.cause, kube::Error::Api(status) if status.is_conflict() || status.is_not_found())

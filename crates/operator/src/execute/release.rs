@@ -1,5 +1,7 @@
 //! Releases: made, moved on, ended.
 
+use std::collections::BTreeMap;
+
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -16,7 +18,7 @@ use super::status::{config_reference, summary, whole};
 use super::{Doing, ExecuteError, Executor, Written, our_reference, patch_params, post_params, written_managed};
 use crate::events::Reason;
 use crate::facts::{Key, ManagedFact, ReleaseFact, WorkloadFact};
-use crate::index::{ConfigId, ConfigView, Fact, How, ReleaseView, Start, Watched, WorkloadId};
+use crate::index::{ConfigId, ConfigView, Fact, How, Lost, ReleaseId, ReleaseView, Start, Watched, WorkloadId};
 
 /// How many consumers of a release are written at the same time.
 const PARALLEL_PINS: usize = 32;
@@ -33,6 +35,8 @@ pub struct ReleaseOutcome {
     pub ended: Option<Phase>,
     /// A consumer was written by somebody else meanwhile: look again.
     pub conflicts: usize,
+    /// What the API server said about consumers that it would not let us write.
+    pub refused: BTreeMap<ConsumerId, String>,
 }
 
 impl Executor {
@@ -59,6 +63,7 @@ impl Executor {
                     },
                     changed_by: version.and_then(|fact| fact.version.changed_by.clone()),
                     reason: version.and_then(|fact| fact.version.reason.clone()),
+                    paused: start.is_paused,
                     ..ReleaseSpec::default()
                 };
                 self.create_release(&api, &start.name, spec, managed).await.doing(doing)?
@@ -80,6 +85,19 @@ impl Executor {
             Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(name).await,
             created => created,
         }
+    }
+
+    /// Writes a release again that somebody deleted while it was under way. It goes on from its record.
+    pub async fn restore(&self, id: &ReleaseId, lost: Lost) -> Result<Vec<Written>, ExecuteError> {
+        let api: Api<Release> = Api::namespaced(self.client.clone(), &id.namespace);
+        let doing = || format!("write release {} in {} again, which was deleted under way", id.name, id.namespace);
+        let made = self.create_release(&api, &id.name, lost.fact.object.spec, &lost.managed).await.doing(doing)?;
+        let object = match made.status {
+            Some(_) => made,
+            None => self.record(&id.namespace, &ReleaseFact::read(made), &lost.fact.core.progress).await?,
+        };
+        tracing::warn!(namespace = id.namespace, release = id.name, "somebody deleted a release under way: it goes on");
+        Ok(vec![written_release(object)])
     }
 
     /// A release that has ended when it is made.
@@ -121,6 +139,7 @@ impl Executor {
             inherited: &view.inherited,
             can_judge: view.can_judge,
             may_delete_pods: self.may_delete_pods,
+            refused: &view.refused,
         };
         let step = step(&observed, crate::clock::now());
         let mut outcome = ReleaseOutcome { wake: step.wake, ..ReleaseOutcome::default() };
@@ -147,41 +166,37 @@ impl Executor {
             outcome.ended = step.progress.phase.has_ended().then_some(step.progress.phase);
             outcome.written.push(written_release(object));
         }
-        self.act(&view, &step.actions, &mut outcome).await?;
+        self.act(&view, &step.actions, &mut outcome).await;
         Ok(outcome)
     }
 
     /// Writes to consumers, many at a time. One that somebody else wrote meanwhile is looked at again.
-    async fn act(
-        &self,
-        view: &ReleaseView,
-        actions: &[Action],
-        outcome: &mut ReleaseOutcome,
-    ) -> Result<(), ExecuteError> {
+    async fn act(&self, view: &ReleaseView, actions: &[Action], outcome: &mut ReleaseOutcome) {
         let write = async |action: &Action| match action {
-            Action::Pin { consumer, pins, gate } => self.pin_consumer(view, consumer, pins, *gate).await,
-            Action::OpenGate { consumer } => self.open_gate(view, consumer).await,
-            Action::DeletePod { pod, uid, .. } => self.delete_pod(&view.id.namespace, pod, uid).await,
-            Action::Hold { .. } | Action::Succeed => Ok(None),
+            Action::Pin { consumer, pins, gate } => {
+                Some((consumer.clone(), self.pin_consumer(view, consumer, pins, *gate).await))
+            }
+            Action::OpenGate { consumer } => Some((consumer.clone(), self.open_gate(view, consumer).await)),
+            Action::DeletePod { consumer, pod, uid } => {
+                Some((consumer.clone(), self.delete_pod(&view.id.namespace, pod, uid).await))
+            }
+            Action::Hold { .. } | Action::Succeed => None,
         };
         let results: Vec<_> = stream::iter(actions).map(write).buffer_unordered(PARALLEL_PINS).collect().await;
-        let mut failure = None;
-        for result in results {
+        // What was written goes into the index also if another could not be.
+        for (consumer, result) in results.into_iter().flatten() {
             match result {
                 Ok(written) => {
                     outcome.pinned += written.iter().count();
                     outcome.written.extend(written);
                 }
                 Err(error) if error.is_conflict() => outcome.conflicts += 1,
-                Err(error) => failure = Some(error),
+                Err(error) => {
+                    tracing::warn!(error = format!("{error:#}"), "a consumer could not be written and is tried again");
+                    outcome.refused.insert(consumer, error.told());
+                }
             }
         }
-        // What was written goes into the index all the same, so the failure is reported by looking again.
-        if let Some(error) = failure {
-            tracing::warn!(error = format!("{error:#}"), "a consumer could not be written and is tried again");
-            outcome.conflicts += 1;
-        }
-        Ok(())
     }
 
     async fn pin_consumer(
@@ -194,8 +209,10 @@ impl Executor {
         let Some((key, fact)) = view.workloads.get(consumer) else { return Ok(None) };
         let id = WorkloadId { namespace: view.id.namespace.clone(), workload: key.clone() };
         let besides = match (gate, &fact.gate.saved) {
-            (Gate::FirstBatch(size), saved) => {
-                Some(self.closed_gate(&id, fact, saved.as_deref(), size, view.policy.bake).await?)
+            (Gate::FirstBatch { size, hold }, saved) => {
+                // What the fields are must be read first: the index does not keep them.
+                let spec = self.spec(&id).await?;
+                Some(gate::close(&fact.owner.kind, &spec, saved.as_deref(), size, hold))
             }
             (Gate::Open, Some(saved)) => Some(gate::open(&self.spec(&id).await?, saved)),
             (Gate::Open, None) => None,
@@ -205,18 +222,6 @@ impl Executor {
             self.tell_consumer(view, fact, pins).await;
         }
         Ok(written)
-    }
-
-    /// What the fields are must be read first: the index does not keep them.
-    async fn closed_gate(
-        &self,
-        id: &WorkloadId,
-        fact: &WorkloadFact,
-        saved: Option<&str>,
-        size: u32,
-        bake: std::time::Duration,
-    ) -> Result<Value, ExecuteError> {
-        Ok(gate::close(&fact.owner.kind, &self.spec(id).await?, saved, size, bake))
     }
 
     async fn spec(&self, id: &WorkloadId) -> Result<Value, ExecuteError> {
@@ -229,10 +234,15 @@ impl Executor {
 
     async fn open_gate(&self, view: &ReleaseView, consumer: &ConsumerId) -> Result<Option<Written>, ExecuteError> {
         let Some((key, fact)) = view.workloads.get(consumer) else { return Ok(None) };
-        let Some(saved) = &fact.gate.saved else { return Ok(None) };
         let id = WorkloadId { namespace: view.id.namespace.clone(), workload: key.clone() };
-        let spec = self.spec(&id).await?;
-        self.patch_workload(&id, fact, gate::open(&spec, saved)).await
+        self.open_gate_of(&id, fact).await
+    }
+
+    /// Gives a workload back the fields that a gate has borrowed.
+    pub async fn open_gate_of(&self, id: &WorkloadId, fact: &WorkloadFact) -> Result<Option<Written>, ExecuteError> {
+        let Some(saved) = &fact.gate.saved else { return Ok(None) };
+        let spec = self.spec(id).await?;
+        self.patch_workload(id, fact, gate::open(&spec, saved)).await
     }
 
     /// That very pod, and only if it is still there.

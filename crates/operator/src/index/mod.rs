@@ -22,7 +22,7 @@ use crate::facts::{
 };
 
 use counts::Counts;
-pub use releases::{How, ReleaseView, Start};
+pub use releases::{How, Lost, ReleaseView, Start};
 
 /// What is watched: one entry for each kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -109,8 +109,10 @@ pub enum Work {
     Start(ConfigId),
     /// How far is it?
     Release(ReleaseId),
-    /// Did the versions slip out of its template?
+    /// Did the versions slip out of its template? Is it behind a gate that is nobody's?
     Consumer(WorkloadId),
+    /// Somebody deleted it while it was under way.
+    Restore(ReleaseId),
     /// Who holds its versions, and which can go?
     Retention(ConfigId),
 }
@@ -135,6 +137,8 @@ pub struct ConfigView {
     pub unused: Option<Instant>,
     /// The version that a release moves it to.
     pub moving_to: Option<String>,
+    /// Whether what the held version failed together with is another by now.
+    pub held_is_outdated: bool,
     pub can_join: bool,
     /// What its content must fulfil.
     pub validation: Validation,
@@ -192,6 +196,10 @@ struct Namespace {
     /// Where configs want to go.
     candidates: HashMap<ConfigRef, String>,
     releases: HashMap<String, ReleaseFact>,
+    /// Releases that somebody deleted while they were under way: what they moved must not be left alone.
+    lost: HashMap<String, ReleaseFact>,
+    /// What the API server said about consumers that it would not let a release write.
+    refused: HashMap<String, BTreeMap<ConsumerId, String>>,
     policies: HashMap<String, PolicyFact>,
     pods: HashMap<String, PodFact>,
     pods_are_known: bool,
@@ -290,6 +298,25 @@ impl Index {
         self.namespaces.get(&id.namespace)?.workloads.get(&id.workload)
     }
 
+    /// Whether a workload is behind a gate that no release will open.
+    pub fn has_orphaned_gate(&self, id: &WorkloadId, fact: &WorkloadFact) -> bool {
+        self.namespaces.get(&id.namespace).is_some_and(|namespace| namespace.has_orphaned_gate(fact))
+    }
+
+    /// Whether pods use a version that nobody holds but us: it would go with its VersionedConfig.
+    pub fn lacks_holder(&self, id: &ConfigId) -> bool {
+        let Some(namespace) = self.namespaces.get(&id.namespace) else { return false };
+        let Some(versions) = namespace.versions.get(&id.config) else { return false };
+        let is_unheld = |fact: &&VersionFact| {
+            fact.owners.iter().all(|owner| owner.kind == "VersionedConfig") && fact.created_at.is_some()
+        };
+        let unheld: HashSet<&str> =
+            versions.values().filter(is_unheld).map(|fact| fact.version.object.as_str()).collect();
+        let mut holders = namespace.users_of(&id.config).filter(|(_, fact)| fact.is_holder);
+        let names_one = |pin: &Pin| matches!(pin, Pin::Version(object) if unheld.contains(object.as_str()));
+        !unheld.is_empty() && holders.any(|(_, fact)| fact.needs(&id.config).is_some_and(names_one))
+    }
+
     /// What a workload's pods are to run as long as nothing is released: what it has, and what slipped.
     pub fn settled_pins(&self, namespace: &str, fact: &WorkloadFact) -> Pins {
         let mut pins = fact.pins.clone();
@@ -311,6 +338,7 @@ struct Todo {
     configs: BTreeSet<ConfigRef>,
     consumers: BTreeSet<WorkloadKey>,
     releases: BTreeSet<String>,
+    lost: BTreeSet<String>,
     retention: BTreeSet<ConfigRef>,
 }
 
@@ -327,9 +355,10 @@ impl Todo {
             .into_iter()
             .map(|workload| Work::Consumer(WorkloadId { namespace: namespace.to_owned(), workload }));
         let retention = self.retention.into_iter().map(|config| Work::Retention(id(config)));
-        let releases =
-            self.releases.into_iter().map(|name| Work::Release(ReleaseId { namespace: namespace.to_owned(), name }));
-        configs.chain(consumers).chain(releases).chain(retention).collect()
+        let release = |name| ReleaseId { namespace: namespace.to_owned(), name };
+        let releases = self.releases.into_iter().map(|name| Work::Release(release(name)));
+        let lost = self.lost.into_iter().map(|name| Work::Restore(release(name)));
+        configs.chain(consumers).chain(lost).chain(releases).chain(retention).collect()
     }
 }
 
@@ -409,7 +438,9 @@ impl Namespace {
     fn apply_workload(&mut self, kind: usize, name: &str, fact: Option<WorkloadFact>) -> Todo {
         let key = WorkloadKey { kind, name: name.to_owned() };
         let is_holder = fact.as_ref().is_some_and(|fact| fact.is_holder);
-        let has_slipped = fact.as_ref().is_some_and(|fact| fact.can_change && !fact.slipped.is_empty());
+        let needs_care = fact
+            .as_ref()
+            .is_some_and(|fact| fact.can_change && (!fact.slipped.is_empty() || self.has_orphaned_gate(fact)));
         let mut concerned: BTreeSet<ConfigRef> = fact.iter().flat_map(|fact| fact.references.iter().cloned()).collect();
         for config in &concerned {
             self.users.entry(config.clone()).or_default().insert(key.clone());
@@ -445,7 +476,8 @@ impl Namespace {
             Some(_) => self.open_releases(),
             None => self.releases_of(concerned.iter()),
         };
-        Todo { configs: concerned, consumers: has_slipped.then_some(key).into_iter().collect(), releases, retention }
+        let consumers = needs_care.then_some(key).into_iter().collect();
+        Todo { configs: concerned, consumers, releases, retention, ..Todo::default() }
     }
 
     fn forget_user(&mut self, config: &ConfigRef, key: &WorkloadKey) {
@@ -460,9 +492,16 @@ impl Namespace {
     fn apply_managed(&mut self, name: &str, fact: ManagedFact) -> Todo {
         let config = fact.config.clone();
         self.managed_names.insert(name.to_owned(), config.clone());
-        self.managed.insert(config.clone(), fact);
+        let held_by = fact.held_by().map(str::to_owned);
+        let old = self.managed.insert(config.clone(), fact);
+        let mut configs = BTreeSet::from([config.clone()]);
+        // What was held with it may be tried again.
+        let let_go = old.as_ref().and_then(ManagedFact::held_by).filter(|old| held_by.as_deref() != Some(old));
+        let partners = let_go.and_then(|release| self.releases.get(release)).map(|fact| fact.core.configs());
+        configs.extend(partners.into_iter().flatten().cloned());
         let releases = self.releases_of([&config].into_iter());
-        Todo { configs: [config.clone()].into(), releases, retention: [config].into(), ..Todo::default() }
+        let lost = self.lost_of(&config);
+        Todo { configs, releases, lost, retention: [config].into(), ..Todo::default() }
     }
 
     fn remove_managed(&mut self, name: &str) -> Todo {
@@ -552,6 +591,7 @@ impl Namespace {
             unused: self.unused.get(config).copied(),
             has_unpinned_templates: self.users_of(config).any(|(_, fact)| fact.pins.get(config).is_none()),
             moving_to: self.moving_to(config),
+            held_is_outdated: self.held_is_outdated(config),
             can_join: self.can_join(config, default),
             validation: self.validation(config),
             missing_policy: self.missing_policy(config),

@@ -31,6 +31,7 @@ pub struct ReleaseView {
     pub held: Option<String>,
     pub inherited: Vec<Record>,
     pub can_judge: bool,
+    pub refused: BTreeMap<ConsumerId, String>,
     /// The VersionedConfigs of its configs.
     pub managed: Vec<ManagedFact>,
     /// The versions that it moves to.
@@ -44,8 +45,17 @@ pub struct Start {
     pub name: String,
     pub moves: Vec<Move>,
     pub how: How,
+    /// Whether the release that it replaces is paused: so is what comes after it.
+    pub is_paused: bool,
     pub versions: Vec<VersionFact>,
     pub managed: Option<ManagedFact>,
+}
+
+/// A release that was deleted while it was under way, and the config that owns it.
+#[derive(Debug, Clone)]
+pub struct Lost {
+    pub fact: ReleaseFact,
+    pub managed: ManagedFact,
 }
 
 #[derive(Debug, Clone)]
@@ -84,6 +94,31 @@ impl Index {
         let has_started = fact.core.progress.started_at.is_some();
         let budget = if has_started { None } else { self.budget(now) };
         Some(namespace.release_view(id, fact, &self.default_policy, budget, now))
+    }
+
+    /// A release that is to be written again as it was. None until its config is under our care again.
+    pub fn lost(&self, id: &ReleaseId) -> Option<Lost> {
+        let namespace = self.namespaces.get(&id.namespace)?;
+        let fact = namespace.lost.get(&id.name).filter(|_| !namespace.fact.is_some_and(|fact| fact.is_going))?;
+        let managed = namespace.managed.get(fact.core.configs().next()?)?;
+        Some(Lost { fact: fact.clone(), managed: managed.clone() })
+    }
+
+    /// There is no place for it any more.
+    pub fn give_up_lost(&mut self, id: &ReleaseId) {
+        if let Some(namespace) = self.namespaces.get_mut(&id.namespace) {
+            namespace.lost.remove(&id.name);
+        }
+    }
+
+    /// Remembers which consumers of a release could not be written.
+    pub fn note_refused(&mut self, id: &ReleaseId, refused: BTreeMap<ConsumerId, String>) {
+        let Some(namespace) = self.namespaces.get_mut(&id.namespace) else { return };
+        if refused.is_empty() {
+            namespace.refused.remove(&id.name);
+        } else {
+            namespace.refused.insert(id.name.clone(), refused);
+        }
     }
 
     /// Until when the whole cluster has rolled enough, if it has. What counts is in the releases themselves, so it outlives us.
@@ -139,16 +174,93 @@ impl Namespace {
     pub(super) fn apply_release(&mut self, name: &str, fact: ReleaseFact) -> Todo {
         let configs: BTreeSet<ConfigRef> = fact.core.configs().cloned().collect();
         let has_ended = fact.has_ended();
+        self.lost.remove(name);
         self.releases.insert(name.to_owned(), fact);
         // What waits for it, or is replaced by it, has to hear of it.
         let releases = self.open_releases();
         let retention = if has_ended { configs.clone() } else { BTreeSet::new() };
-        Todo { configs, releases, retention, ..Todo::default() }
+        let consumers = if has_ended { self.behind_orphaned_gates(&configs) } else { BTreeSet::new() };
+        Todo { configs, consumers, releases, retention, ..Todo::default() }
     }
 
     pub(super) fn remove_release(&mut self, name: &str) -> Todo {
+        self.refused.remove(name);
         let Some(fact) = self.releases.remove(name) else { return Todo::default() };
-        Todo { configs: fact.core.configs().cloned().collect(), releases: self.open_releases(), ..Todo::default() }
+        let configs = fact.core.configs().cloned().collect();
+        let mut lost = BTreeSet::new();
+        if fact.is_under_way() {
+            lost.insert(name.to_owned());
+            self.lost.insert(name.to_owned(), fact);
+        }
+        Todo { configs, lost, releases: self.open_releases(), ..Todo::default() }
+    }
+
+    pub(super) fn lost_of(&self, config: &ConfigRef) -> BTreeSet<String> {
+        let moves = |fact: &ReleaseFact| fact.core.configs().any(|own| own == config);
+        self.lost.iter().filter(|(_, fact)| moves(fact)).map(|(name, _)| name.clone()).collect()
+    }
+
+    fn behind_orphaned_gates(&self, configs: &BTreeSet<ConfigRef>) -> BTreeSet<WorkloadKey> {
+        let users = configs.iter().flat_map(|config| self.changeable(config));
+        users.filter(|(_, fact)| self.has_orphaned_gate(fact)).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Whether a workload is behind a gate that no release will open, under way or to come.
+    pub(super) fn has_orphaned_gate(&self, fact: &WorkloadFact) -> bool {
+        let is_expected = |config: &ConfigRef| {
+            self.candidates.contains_key(config) || self.moving_to(config).is_some() || !self.lost_of(config).is_empty()
+        };
+        fact.gate.saved.is_some()
+            && self.releases_of(fact.references.iter()).is_empty()
+            && !fact.references.iter().any(is_expected)
+    }
+
+    /// Whether what a held version failed together with is another by now: another config of that release, or the code of a consumer
+    /// that changed with it. Then nobody knows any more that it is bad. What a person aborted stays so.
+    pub(super) fn held_is_outdated(&self, config: &ConfigRef) -> bool {
+        let held_by = self.managed.get(config).and_then(ManagedFact::held_by);
+        let failed = held_by.and_then(|release| self.releases.get(release)).filter(|fact| {
+            let progress = &fact.core.progress;
+            let ends_as = progress.ends_as.unwrap_or(progress.phase);
+            matches!(progress.phase, Phase::RollingBack | Phase::RolledBack | Phase::Failed)
+                && ends_as != Phase::Aborted
+        });
+        failed.is_some_and(|fact| self.has_other_config(fact, config) || self.has_other_code(fact))
+    }
+
+    fn has_other_config(&self, failed: &ReleaseFact, config: &ConfigRef) -> bool {
+        let mut partners = failed.core.moves.iter().filter(|step| step.config != *config && step.from != step.to);
+        partners.any(|step| {
+            let managed = self.managed.get(&step.config);
+            managed.is_some_and(|managed| managed.held_by() != Some(failed.core.name.as_str()))
+        })
+    }
+
+    /// Whoever goes back to code from before the release wants the old pair, and not another try.
+    fn has_other_code(&self, failed: &ReleaseFact) -> bool {
+        let progress = &failed.core.progress;
+        let mut joined = progress.consumers.iter().filter(|record| record.has_joined);
+        joined.any(|record| {
+            let users = record.configs.iter().flat_map(|config| self.changeable(config));
+            let Some((_, fact)) = users.into_iter().find(|(_, fact)| fact.id() == record.consumer) else {
+                return false;
+            };
+            fact.template != record.template_before && self.is_new_code(fact, progress.started_at)
+        })
+    }
+
+    /// Whether a consumer's code is none that it had before.
+    fn is_new_code(&self, fact: &WorkloadFact, before: Option<Timestamp>) -> bool {
+        // The ReplicaSets of a Rollout have defaults in their templates that its own lacks: they cannot be compared.
+        if fact.owner.kind == "Rollout" {
+            return fact.rollout.is_observed && fact.rollout.is_midway;
+        }
+        let is_old = |holder: &WorkloadFact| {
+            holder.made_by.as_deref() == Some(fact.owner.uid.as_str())
+                && holder.template == fact.template
+                && holder.created < before
+        };
+        !self.workloads.values().any(is_old)
     }
 
     pub(super) fn apply_policy(&mut self, name: &str, fact: Option<PolicyFact>) -> Todo {
@@ -184,7 +296,7 @@ impl Namespace {
 
     /// Where a release under way or about to start moves a config.
     pub(super) fn moving_to(&self, config: &ConfigRef) -> Option<String> {
-        let open = self.releases.values().filter(|fact| {
+        let open = self.releases.values().chain(self.lost.values()).filter(|fact| {
             !fact.has_ended() && fact.core.progress.phase != Phase::RollingBack && !self.is_superseded(fact)
         });
         open.flat_map(|fact| &fact.core.moves).find(|step| step.config == *config).map(|step| step.to.clone())
@@ -309,6 +421,7 @@ impl Namespace {
             name,
             versions: versions.cloned().collect(),
             managed: self.managed.get(&first).cloned(),
+            is_paused: replaced.is_some_and(|replaced| replaced.core.wishes.paused),
             moves,
             how,
         })
@@ -407,6 +520,7 @@ impl Namespace {
             held,
             inherited: self.inherited(fact),
             can_judge: self.pods_are_known,
+            refused: self.refused.get(&id.name).cloned().unwrap_or_default(),
             versions: fact
                 .core
                 .moves
@@ -500,7 +614,8 @@ impl Namespace {
             .map(|pod| Unit { is_new: is_new_pod(&pod.pins, &fact.pins, references.iter()), ..pod.unit.clone() })
             .collect();
         let stand_in = self.stand_ins.get(&fact.id()).and_then(|key| self.workloads.get(key));
-        let can_gate = fact.gate.can_close && stand_in.is_none();
+        let rollout = stand_in.map_or_else(|| fact.rollout.clone(), |other| rollout_by(other, fact));
+        let has_other_code = pods.iter().any(|pod| self.has_other_code_than(pod, fact));
         Member {
             consumer: fact.id(),
             wave: fact.wave,
@@ -508,12 +623,21 @@ impl Namespace {
             template: fact.template.clone(),
             references,
             concerned,
-            rollout: stand_in.map_or_else(|| fact.rollout.clone(), |other| rollout_by(other, fact)),
-            can_gate: can_gate && (fact.owner.kind != "DaemonSet" || all_older(&units, policy, now)),
+            rollout: Rollout { is_midway: rollout.is_midway || has_other_code, ..rollout },
+            can_gate: fact.gate.can_close && stand_in.is_none(),
+            is_young: fact.owner.kind == "DaemonSet" && !all_older(&units, policy, now),
             is_gated: fact.gate.saved.is_some(),
+            holds_for: fact.gate.holds_for,
             partition: fact.gate.partition,
             units,
         }
+    }
+
+    /// Whether a pod of a Deployment was made from another template than it has now.
+    fn has_other_code_than(&self, pod: &PodFact, fact: &WorkloadFact) -> bool {
+        let maker = pod.made_by.as_ref().and_then(|uid| self.workloads.get(self.uids.get(uid)?));
+        let is_its = |maker: &WorkloadFact| maker.made_by.as_ref() == Some(&fact.owner.uid);
+        fact.owner.kind == "Deployment" && maker.is_some_and(|maker| is_its(maker) && maker.template != fact.template)
     }
 
     /// Whether a consumer is not there yet, and uses a key that differs.
