@@ -206,6 +206,28 @@ async fn scaling_in_the_middle_of_a_canary_changes_nothing_about_it() {
 }
 
 #[tokio::test]
+async fn who_keeps_pods_back_keeps_them_back_in_a_canary_too() {
+    scenario("partition", |stage| async move {
+        let canary = Some(Canary { size: IntOrString::Int(2) });
+        let policy =
+            ReleasePolicySpec { bake_seconds: Some(8), progress_deadline_seconds: Some(30), canary, ..impatient() };
+        stage.set_policy("default", &policy).await?;
+        let set = stateful_set(&deployment("db", 3, ""))
+            .replace("  serviceName: db", "  serviceName: db\n  updateStrategy: {rollingUpdate: {partition: 2}}");
+        set_up(&stage, &set).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        expect(&stage, "app=db", &["blue", "blue", "green"]).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        expect(&stage, "app=db", &["blue", "blue", "green"]).await?;
+        let strategy = &stage.read("statefulset/db").await?["spec"]["updateStrategy"];
+        ensure!(strategy["rollingUpdate"]["partition"] == 2, "{strategy}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn old_pods_that_restarted_once_upon_a_time_hide_no_crash_loop() {
     scenario("restarted", |stage| async move {
         stage.apply(&config("blue", "healthy")).await?;
