@@ -1,6 +1,7 @@
 //! A config changes in the middle of a canary of a real Argo Rollout.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -8,7 +9,10 @@ use kube::api::DeleteParams;
 use lockstep_api::ReleasePolicySpec;
 use lockstep_testing::manifests::{versioned_colors, web_deployment, web_rollout, web_rollout_of_deployment};
 use lockstep_testing::report::ConfigReport;
-use lockstep_testing::{SHORT, Scenario, eventually, impatient, scenario};
+use lockstep_testing::{SHORT, Scenario, eventually, holds, impatient, scenario};
+use serde_json::json;
+
+use super::storms::{BAD, offered, patch_config};
 
 const REPLICAS: usize = 3;
 
@@ -88,6 +92,96 @@ async fn a_rollout_of_a_deployments_template_runs_its_pins() {
         Ok(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn aborting_new_code_stays_so_although_the_config_changed_meanwhile() {
+    scenario("argo-abort", |stage| async move {
+        set_up(&stage).await?;
+        stage.apply(&web_rollout(REPLICAS)).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
+
+        stage.apply(&new_code()).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Paused").await?;
+        change_to(&stage, "green").await?;
+        expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
+        stage.kubectl(&["argo", "rollouts", "abort", "web"]).await?;
+        expect_release(&stage, "1", "Failed", "aborted").await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Degraded").await?;
+        holds("nobody runs the new code", Duration::from_secs(5), async || old_code(&stage).await).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_config_does_not_revive_code_that_was_aborted_before_it() {
+    scenario("argo-aborted", |stage| async move {
+        set_up(&stage).await?;
+        stage.apply(&web_rollout(REPLICAS)).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
+        stage.apply(&new_code()).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Paused").await?;
+        stage.kubectl(&["argo", "rollouts", "abort", "web"]).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Degraded").await?;
+
+        change_to(&stage, "green").await?;
+        expect_release(&stage, "1", "Pending", "`kubectl argo rollouts undo web`").await?;
+        holds("nobody runs the new code", Duration::from_secs(5), async || old_code(&stage).await).await?;
+        stage.kubectl(&["argo", "rollouts", "undo", "web"]).await?;
+        expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
+        promote(&stage).await?;
+        expect_colors(&stage, &["green", "green", "green"], "Healthy").await?;
+        expect_release(&stage, "1", "Succeeded", "").await?;
+        old_code(&stage).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_canary_that_crashes_while_it_waits_for_a_person_is_put_back() {
+    scenario("argo-crash", |stage| async move {
+        set_up(&stage).await?;
+        stage.apply(&web_rollout(REPLICAS)).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
+        // Late enough to be found well, and to wait, before.
+        let crash = json!({"data": {"COLOR": "red", "BEHAVIOR": "crash-after 15s"}});
+        patch_config(&stage, "web-env", &crash).await?;
+        expect_release(&stage, "1", "Progressing", "kubectl argo rollouts promote web").await?;
+        expect_release(&stage, "1", "RolledBack", "restarted after it was ready").await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_bad_pair_of_code_and_config_advises_restores_the_old_one() {
+    scenario("argo-pair", |stage| async move {
+        set_up(&stage).await?;
+        stage.apply(&web_rollout(REPLICAS)).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
+        // Long enough for the code to come while the config still waits for it.
+        let policy = ReleasePolicySpec { settle_milliseconds: Some(10_000), ..impatient() };
+        stage.set_policy("default", &policy).await?;
+        patch_config(&stage, "web-env", &json!({"data": {"COLOR": "red", "BEHAVIOR": BAD}})).await?;
+        offered(&stage, "configmap/web-env").await?;
+        stage.apply(&new_code()).await?;
+        expect_release(&stage, "1", "Failed", "`kubectl argo rollouts undo web` restores the old pair").await?;
+        stage.kubectl(&["argo", "rollouts", "undo", "web"]).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
+        old_code(&stage).await
+    })
+    .await;
+}
+
+fn new_code() -> String {
+    web_rollout(REPLICAS).replace("        envFrom:", "        env: [{name: BUILD, value: \"2\"}]\n        envFrom:")
+}
+
+async fn old_code(stage: &Scenario) -> Result<()> {
+    let build = |report: &ConfigReport| Some(report.loaded.env.get("BUILD").cloned().unwrap_or_default());
+    let seen = stage.seen("app=web", build).await?;
+    ensure!(seen.values().all(String::is_empty), "the pods are of builds {seen:?}");
+    Ok(())
 }
 
 /// Two configs of one color. kubectl takes its time between them, so a release waits a little longer for the second.

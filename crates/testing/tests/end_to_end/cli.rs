@@ -2,15 +2,17 @@
 
 use std::process::Stdio;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use kube::ResourceExt;
 use kube::api::ListParams;
-use lockstep_api::{Release, ReleasePolicySpec};
+use lockstep_api::{Release, ReleasePolicySpec, StormGuardSpec};
 use lockstep_testing::manifests::{config_map, web_deployment};
 use lockstep_testing::{SHORT, Scenario, command_line, eventually, impatient, scenario};
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, Command};
+
+use super::storms::rollouts;
 
 struct Answer {
     code: i32,
@@ -34,11 +36,15 @@ impl Answer {
     }
 }
 
-async fn lockstep(stage: &Scenario, arguments: &[&str], input: &str) -> Result<Answer> {
+async fn start(stage: &Scenario, arguments: &[&str]) -> Result<Child> {
     let mut command = Command::new(command_line().await?);
     command.args(arguments).args(["--namespace", &stage.namespace]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn()?;
+    Ok(command.spawn()?)
+}
+
+async fn lockstep(stage: &Scenario, arguments: &[&str], input: &str) -> Result<Answer> {
+    let mut child = start(stage, arguments).await?;
     if let Some(mut stdin) = child.stdin.take() {
         // A command that reads nothing may have ended by now.
         let _ = stdin.write_all(input.as_bytes()).await;
@@ -132,10 +138,12 @@ async fn half_a_file_is_never_applied_and_its_order_does_not_matter() {
     scenario("cli-whole-file", |stage| async move {
         stage.apply(&(web_env("blue", "healthy") + &web_deployment(1))).await?;
         stage.released("configmap/web-env", "1.0.0").await?;
-        let code = web_deployment(1)
-            .replace("        envFrom:", "        env: [{name: BUILD, value: \"2\"}]\n        envFrom:");
+        let file = |build: u32, color: &str| {
+            let variable = format!("        env: [{{name: BUILD, value: \"{build}\"}}]\n        envFrom:");
+            web_deployment(1).replace("        envFrom:", &variable) + &web_env(color, "healthy")
+        };
         let unknown = "\n---\napiVersion: lockstep.dev/v9\nkind: Nothing\nmetadata: {name: nothing}\n";
-        let whole = code + &web_env("green", "healthy");
+        let whole = file(2, "green");
         let broken = lockstep(&stage, &["release", "-f", "-", "--force-conflicts"], &(whole.clone() + unknown)).await?;
         broken.expect(1, &["nothing: the cluster does not know Nothing"])?;
         let config = stage.kubectl(&["get", "configmap", "web-env", "-o", "jsonpath={.data.COLOR}"]).await?;
@@ -147,7 +155,70 @@ async fn half_a_file_is_never_applied_and_its_order_does_not_matter() {
         let seen = stage.config_seen_by(&report[0].name_any()).await?.loaded.env;
         ensure!(seen.get("COLOR").is_some_and(|color| color == "green"), "{seen:?}");
         ensure!(seen.get("BUILD").is_some_and(|build| build == "2"), "{seen:?}");
+        // The workload's write is hardly ever quicker than the operator; after the other order, it always is.
+        for build in 3..=6 {
+            let before = rollouts(&stage, "web").await?;
+            lockstep(&stage, &release, &file(build, &format!("color-{build}"))).await?.expect(0, &["is current"])?;
+            if rollouts(&stage, "web").await? == before + 1 {
+                return Ok(());
+            }
+        }
+        bail!("code and config never came in one rollout")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whoever_follows_a_version_that_is_replaced_is_told_so() {
+    scenario("cli-replaced", |stage| async move {
+        blue(&stage).await?;
+        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(3600), ..impatient() }).await?;
+        let (green, red) = (web_env("green", "healthy"), web_env("red", "healthy"));
+        let watched = async {
+            in_phase(&stage, "Baking").await?;
+            let mut watch = start(&stage, &["watch", "web-env", "--timeout", "60s"]).await?;
+            let mut output = BufReader::new(watch.stdout.take().context("it has no output")?);
+            let mut said = String::new();
+            output.read_line(&mut said).await?;
+            ensure!(said.contains("1.0.0 → r2"), "it follows {said:?}");
+            stage.apply(&red).await?;
+            output.read_to_string(&mut said).await?;
+            let code = watch.wait().await?.code().unwrap_or(-1);
+            Ok(Answer { code, stdout: said, stderr: String::new() })
+        };
+        let (waited, watched) = futures::try_join!(release(&stage, &green), watched)?;
+        for answer in [waited, watched] {
+            answer.expect(2, &["r2 was replaced", "lockstep watch web-env"])?;
+            ensure!(!answer.stdout.contains("lockstep retry"), "nothing is held: {}", answer.stdout);
+        }
         Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_storm_guard_does_not_hold_up_what_a_person_asks_for() {
+    scenario("cli-storm", |stage| async move {
+        blue(&stage).await?;
+        for color in ["green", "yellow", "orange", "red"] {
+            release(&stage, &web_env(color, "healthy")).await?.expect(0, &["is current"])?;
+        }
+        // After four releases, the next one waits for 80 seconds, and the one after it for twice as long.
+        let guard = StormGuardSpec { free_releases: Some(1), window_seconds: None };
+        stage.set_policy("default", &ReleasePolicySpec { storm_guard: Some(guard), ..impatient() }).await?;
+        stage.apply(&web_env("violet", "healthy")).await?;
+        eventually("a release that waits", SHORT, async || {
+            let status = &stage.read("release/configmap-web-env-5").await?["status"];
+            let reason = status["reason"].as_str().unwrap_or_default();
+            ensure!(status["phase"] == "Pending" && reason.contains("rolled too often"), "{status}");
+            Ok(())
+        })
+        .await?;
+        lockstep(&stage, &["promote", "web-env"], "").await?.expect(0, &[])?;
+        let promoted = ["watch", "release/configmap-web-env-5", "--timeout", "60s"];
+        lockstep(&stage, &promoted, "").await?.expect(0, &["r6"])?;
+        let back = lockstep(&stage, &["rollback", "web-env", "--wait", "--timeout", "60s"], "").await?;
+        back.expect(0, &["r5 is current"])
     })
     .await;
 }

@@ -493,7 +493,7 @@ containers:
 }
 
 /// The uid of every pod, with its restarts.
-async fn pods(stage: &Scenario, selector: &str) -> Result<BTreeMap<String, i32>> {
+pub(crate) async fn pods(stage: &Scenario, selector: &str) -> Result<BTreeMap<String, i32>> {
     let restarts = |pod: &Pod| {
         pod.status
             .iter()

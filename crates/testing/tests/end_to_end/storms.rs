@@ -167,12 +167,7 @@ async fn code_and_config_that_fail_together_are_left_to_a_person_while_the_old_p
 
         // The config is there first, so that it is certain that the code joins it: `joining` counts how often it does so by itself.
         patch_config(&stage, "shop", &json!({"data": {"COLOR": "red", "BEHAVIOR": "never-ready,crash"}})).await?;
-        eventually("the new version to be offered", SHORT, async || {
-            let table = stage.api::<PinTable>().get("lockstep").await?.spec;
-            ensure!(table.next.contains_key("configmap/shop"), "{:?} is offered", table.next);
-            Ok(())
-        })
-        .await?;
+        offered(&stage, "configmap/shop").await?;
         upgrade(&stage, "color=red,build=2,behavior=never-ready\\,crash").await?;
         let failed = ended(&stage, "configmap-shop-1").await?;
         expect_phase(&failed, "Failed")?;
@@ -269,6 +264,16 @@ pub(crate) async fn patch_config(stage: &Scenario, name: &str, patch: &serde_jso
     Ok(())
 }
 
+/// From here on, a workload that is written joins the release of this config.
+pub(crate) async fn offered(stage: &Scenario, config: &str) -> Result<()> {
+    eventually("the new version to be offered", SHORT, async || {
+        let table = stage.api::<PinTable>().get("lockstep").await?.spec;
+        ensure!(table.next.contains_key(config), "{:?} is offered", table.next);
+        Ok(())
+    })
+    .await
+}
+
 pub(crate) async fn expect_color(stage: &Scenario, selector: &str, pods: usize, color: &str) -> Result<()> {
     let what = format!("{pods} pods with {selector} that see {color}");
     eventually(&what, LONG, async || see_color(stage, selector, pods, color).await).await
@@ -329,7 +334,7 @@ pub(crate) async fn replica_sets(stage: &Scenario, app: &str) -> Result<usize> {
 }
 
 /// How often a Deployment was rolled: each rollout, back to an old ReplicaSet too, gets the next number.
-async fn rollouts(stage: &Scenario, deployment: &str) -> Result<usize> {
+pub(crate) async fn rollouts(stage: &Scenario, deployment: &str) -> Result<usize> {
     let found = stage.api::<Deployment>().get(deployment).await?;
     let revision = found.annotations().get("deployment.kubernetes.io/revision").context("no revision yet")?;
     Ok(revision.parse()?)

@@ -3,10 +3,13 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use lockstep_api::{Canary, ReleasePolicySpec};
+use lockstep_testing::manifests::{config_map, testapp_image};
 use lockstep_testing::{LONG, SHORT, Scenario, command_line, eventually, impatient, scenario};
 use serde_json::Value;
 
-use super::releases::{FIRST, SECOND, appears, config, deployment, ended, expect, phase, set_up, standing, steer};
+use super::releases::{
+    FIRST, SECOND, appears, config, deployment, ended, expect, phase, pods, set_up, standing, steer,
+};
 
 /// The release has a condition of this type, with this status.
 async fn expect_condition(stage: &Scenario, release: &str, of: &str, status: &str) -> Result<()> {
@@ -200,6 +203,144 @@ async fn scaling_in_the_middle_of_a_canary_changes_nothing_about_it() {
         expect(&stage, "app=web", &["green"; 6]).await
     })
     .await;
+}
+
+#[tokio::test]
+async fn who_keeps_pods_back_keeps_them_back_in_a_canary_too() {
+    scenario("partition", |stage| async move {
+        let canary = Some(Canary { size: IntOrString::Int(2) });
+        let policy =
+            ReleasePolicySpec { bake_seconds: Some(8), progress_deadline_seconds: Some(30), canary, ..impatient() };
+        stage.set_policy("default", &policy).await?;
+        let set = stateful_set(&deployment("db", 3, ""))
+            .replace("  serviceName: db", "  serviceName: db\n  updateStrategy: {rollingUpdate: {partition: 2}}");
+        set_up(&stage, &set).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        expect(&stage, "app=db", &["blue", "blue", "green"]).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        expect(&stage, "app=db", &["blue", "blue", "green"]).await?;
+        let strategy = &stage.read("statefulset/db").await?["spec"]["updateStrategy"];
+        ensure!(strategy["rollingUpdate"]["partition"] == 2, "{strategy}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn old_pods_that_restarted_once_upon_a_time_hide_no_crash_loop() {
+    scenario("restarted", |stage| async move {
+        stage.apply(&config("blue", "healthy")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        // The pod crashes for as long as this config is there, which is read again at each start.
+        let mood =
+            "env:\n- name: BEHAVIOR\n  valueFrom: {configMapKeyRef: {name: mood, key: BEHAVIOR, optional: true}}\n";
+        stage.apply(&(config_map("mood", "BEHAVIOR", "crash") + &deployment("web", 1, mood))).await?;
+        let restarted = async |times: i32| {
+            let restarts = pods(&stage, "app=web").await?;
+            ensure!(restarts.values().any(|restarts| *restarts >= times), "it restarted {restarts:?} times");
+            Ok(())
+        };
+        eventually("a first restart", SHORT, async || restarted(1).await).await?;
+        stage.kubectl(&["delete", "configmap", "mood"]).await?;
+        eventually("a pod that restarted twice and is well", SHORT, async || {
+            restarted(2).await?;
+            stage.ready_pods("app=web", 1).await
+        })
+        .await?;
+        stage.apply(&config("red", "crash")).await?;
+        ended(&stage, FIRST, "RolledBack").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        ensure!(reason.contains("CrashLoopBackOff"), "{reason}");
+        expect(&stage, "app=web", &["blue"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_takes_longer_than_the_deadline_by_its_own_wish_makes_progress() {
+    scenario("min-ready", |stage| async move {
+        let policy = ReleasePolicySpec { progress_deadline_seconds: Some(10), ..impatient() };
+        stage.set_policy("default", &policy).await?;
+        let slow = deployment("web", 1, "").replace("spec:\n  replicas", "spec:\n  minReadySeconds: 15\n  replicas");
+        set_up(&stage, &slow).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_that_finds_no_node_during_the_bake_is_not_the_configs_fault() {
+    scenario("no-room", |stage| async move {
+        let policy =
+            ReleasePolicySpec { bake_seconds: Some(8), progress_deadline_seconds: Some(15), ..impatient() };
+        stage.set_policy("default", &policy).await?;
+        // One in the whole cluster, so that the old pod goes before the new one comes.
+        let alone = "affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/os, labelSelector: {matchLabels: {app: web}}}]}}";
+        let lonely = deployment("web", 1, "")
+            .replace("spec:\n  replicas", "spec:\n  strategy: {type: Recreate}\n  replicas")
+            .replace("      containers:", &format!("      {alone}\n      containers:"));
+        set_up(&stage, &lonely).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        stage.kubectl(&["scale", "deployment/web", "--replicas=2"]).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        ensure!(reason.contains("Deployment web: a pod is not ready: no node has room for it"), "{reason}");
+        expect_condition(&stage, FIRST, "Judged", "False").await?;
+        stage.kubectl(&["scale", "deployment/web", "--replicas=1"]).await?;
+        expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_job_that_fails_during_the_bake_puts_its_cron_job_back() {
+    scenario("job", |stage| async move {
+        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(30), ..impatient() }).await?;
+        stage.apply(&config("blue", "healthy")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        stage.apply(&cron_job()).await?;
+        let before = stage.pins("cronjob/report").await?;
+        stage.apply(&config("red", "crash")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        stage.kubectl(&["create", "job", "now", "--from=cronjob/report"]).await?;
+        ended(&stage, FIRST, "RolledBack").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        ensure!(reason.contains("CronJob report: pod now-") && reason.contains("exit code 1"), "{reason}");
+        let after = stage.pins("cronjob/report").await?;
+        ensure!(after == before, "it is pinned to {after}, and was to {before}");
+        Ok(())
+    })
+    .await;
+}
+
+fn cron_job() -> String {
+    format!(
+        "
+apiVersion: batch/v1
+kind: CronJob
+metadata:
+  name: report
+spec:
+  schedule: 0 0 1 1 *
+  suspend: true
+  jobTemplate:
+    spec:
+      backoffLimit: 0
+      template:
+        spec:
+          restartPolicy: Never
+          containers:
+          - name: app
+            image: {}
+            envFrom:
+            - configMapRef: {{name: app}}
+",
+        testapp_image()
+    )
 }
 
 fn stateful_set(deployment: &str) -> String {
