@@ -165,7 +165,7 @@ async fn what_a_bad_pair_of_code_and_config_advises_restores_the_old_one() {
         patch_config(&stage, "web-env", &json!({"data": {"COLOR": "red", "BEHAVIOR": BAD}})).await?;
         offered(&stage, "configmap/web-env").await?;
         stage.apply(&new_code()).await?;
-        expect_release(&stage, "1", "Failed", "`kubectl argo rollouts undo web` restores the old pair").await?;
+        expect_release(&stage, "1", "Failed", "`kubectl argo rollouts undo web` goes back one step").await?;
         stage.kubectl(&["argo", "rollouts", "undo", "web"]).await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
         old_code(&stage).await

@@ -10,6 +10,7 @@ mod docs;
 mod installs;
 mod joining;
 mod kills;
+mod meddling;
 mod outage;
 mod pins;
 mod policies;

@@ -350,7 +350,7 @@ fn stateful_set(deployment: &str) -> String {
 }
 
 /// Three pods, the first of which bakes with the new version.
-async fn careful(stage: &Scenario) -> Result<()> {
+pub(crate) async fn careful(stage: &Scenario) -> Result<()> {
     let canary = Some(Canary { size: IntOrString::Int(1) });
     stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(12), canary, ..impatient() }).await?;
     set_up(stage, &deployment("web", 3, "")).await?;
