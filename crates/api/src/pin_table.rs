@@ -28,6 +28,9 @@ pub struct PinTableSpec {
     /// What new or changed workloads get instead while a release is under way.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub next: BTreeMap<String, String>,
+    /// Where a release moves consumers: workloads that have it already keep it when they change, also where others may not join.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub moving: BTreeMap<String, String>,
 }
 
 impl From<&PinTableSpec> for Table {
@@ -45,6 +48,9 @@ impl From<&PinTableSpec> for Table {
         }
         for (config, version) in parsed(&spec.next) {
             table.entry(config).next = Some(version);
+        }
+        for (config, version) in parsed(&spec.moving) {
+            table.entry(config).moving = Some(version);
         }
         table
     }
