@@ -14,7 +14,7 @@ pub struct Entry {
     pub current: Option<String>,
     /// What a new or changed workload may already join, while a release is under way.
     pub next: Option<String>,
-    /// Where a release moves consumers. Whoever has it already keeps it with another code, also where nobody may join.
+    /// Where a release moves consumers. Whoever has it already keeps it when its code changes, also where nobody may join.
     pub moving: Option<String>,
 }
 
@@ -24,7 +24,7 @@ impl Entry {
         self.next.as_deref().or(self.current.as_deref())
     }
 
-    /// Whether a workload that has this version keeps it when its code changes: the release has pinned it before its time to join.
+    /// Whether a changed workload stays with this version: a release under way has given it that, and there is nothing newer to join.
     pub fn keeps(&self, version: &str) -> bool {
         self.next.is_none() && self.moving.as_deref() == Some(version)
     }
