@@ -66,13 +66,18 @@ fn keep(template: Template<'_>, pins: &Pins) -> Pins {
     content_configs(template.spec()).into_iter().filter_map(pinned).collect()
 }
 
-/// What the table offers for every reference. A consumer that takes changes live goes on doing so; a config that is no longer in
-/// the table is a plain reference again.
+/// What the table offers for every reference. A consumer that takes changes live goes on doing so, and one that a release has moved
+/// already stays there; a config that is no longer in the table is a plain reference again.
 fn join(template: Template<'_>, old: &Pins, table: &Table) -> Pins {
     let pinned = |config: ConfigRef| {
-        let pin = match old.get(&config) {
-            Some(Pin::Live) => Pin::Live,
-            _ => Pin::Version(table.get(&config)?.to_join()?.to_owned()),
+        let entry = table.get(&config);
+        let stays = |pin: &&Pin| match pin {
+            Pin::Live => true,
+            Pin::Version(version) => entry.is_some_and(|entry| entry.keeps(version)),
+        };
+        let pin = match old.get(&config).filter(stays) {
+            Some(pin) => pin.clone(),
+            None => Pin::Version(entry?.to_join()?.to_owned()),
         };
         Some((config, pin))
     };
@@ -232,6 +237,49 @@ mod tests {
     fn a_consumer_that_follows_live_goes_on_doing_so() {
         let (old, new) = (template("v1", &BOTH, "configmap/app=live"), template("v2", &BOTH, "configmap/app=live"));
         assert_eq!(update(&old, &new, true), "configmap/app=live,secret/db=db-2");
+    }
+
+    /// Consumers go in waves: `app` is on its way from `app-2` to `app-3`, and nobody may join.
+    fn table_of_waves() -> Table {
+        let mut table = table();
+        table.entry(ConfigRef::new(ConfigMap, "app")).moving = Some("app-3".into());
+        table
+    }
+
+    fn new_image(pins: &str, table: &Table) -> String {
+        let (old, new) = (template("v1", &BOTH, pins), template("v2", &BOTH, pins));
+        let write = TemplateWrite { old: Some(Template(&old)), new: Template(&new), knows_object: true };
+        pins_after(write, table).to_string()
+    }
+
+    #[test]
+    fn a_new_image_keeps_the_version_that_a_release_under_way_has_given_it() {
+        let pins = new_image("configmap/app=app-3,secret/db=db-1", &table_of_waves());
+        assert_eq!(pins, "configmap/app=app-3,secret/db=db-2");
+        let (old, new) = (template("v1", &BOTH, "configmap/app=app-3"), template("v2", &BOTH, ""));
+        let write = TemplateWrite { old: Some(Template(&old)), new: Template(&new), knows_object: false };
+        assert_eq!(
+            pins_after(write, &table_of_waves()).to_string(),
+            "configmap/app=app-3,secret/db=db-2",
+            "replaced without pins"
+        );
+    }
+
+    #[test]
+    fn who_has_not_been_moved_yet_waits_for_its_turn() {
+        for pins in ["configmap/app=app-2", "configmap/app=app-1", ""] {
+            assert_eq!(new_image(pins, &table_of_waves()), "configmap/app=app-2,secret/db=db-2", "{pins}");
+        }
+        let new = template("v1", &["configmap/app"], "configmap/app=app-3");
+        let write = TemplateWrite { old: None, new: Template(&new), knows_object: false };
+        assert_eq!(pins_after(write, &table_of_waves()).to_string(), "configmap/app=app-2", "a new workload");
+    }
+
+    #[test]
+    fn who_may_join_something_newer_does_not_stay() {
+        let mut table = table_of_waves();
+        table.entry(ConfigRef::new(ConfigMap, "app")).next = Some("app-4".into());
+        assert_eq!(new_image("configmap/app=app-3", &table), "configmap/app=app-4,secret/db=db-2");
     }
 
     fn resolved(owner: Option<&str>, pins: &str) -> Vec<String> {

@@ -125,7 +125,11 @@ pub fn plan(observed: &Observed) -> Vec<Action> {
         None => plan_without_source(observed),
         Some(source) => match wanted_version(observed, source) {
             Ok(wanted) => plan_with_source(observed, source, &wanted),
-            Err(refusal) => withdraw_next(observed).chain([Action::Refuse(refusal)]).collect(),
+            Err(refusal) => {
+                let mut actions = Vec::new();
+                refuse(observed, refusal, &mut actions);
+                actions
+            }
         },
     }
 }
@@ -148,11 +152,13 @@ fn plan_without_source(observed: &Observed) -> Vec<Action> {
     actions
 }
 
-/// What was announced and will not come must not be joined.
-fn withdraw_next(observed: &Observed) -> impl Iterator<Item = Action> {
-    let announced = observed.entry.next.is_some() && !observed.next_is_fresh;
-    let entry = Entry { next: None, ..observed.entry.clone() };
-    announced.then_some(Action::Publish(entry)).into_iter()
+/// What was announced and will not come must not be joined. A release under way goes on all the same.
+fn refuse(observed: &Observed, refusal: Refusal, actions: &mut Vec<Action>) {
+    let released = observed.managed.as_ref().and_then(|managed| managed.released.as_ref());
+    if let Some(current) = released.or(observed.entry.current.as_ref()) {
+        publish(observed, current, None, actions);
+    }
+    actions.push(Action::Refuse(refusal));
 }
 
 /// The version that has the source's content: an earlier one, or a new one.
@@ -246,11 +252,7 @@ fn plan_change(
 ) {
     let target = match chosen(observed, managed, wanted) {
         Ok(target) => target.object.clone(),
-        Err(refusal) => {
-            actions.extend(withdraw_next(observed));
-            actions.push(Action::Refuse(refusal));
-            return;
-        }
+        Err(refusal) => return refuse(observed, refusal, actions),
     };
     let is_over = |held: &Held| held.is_outdated || managed.retry.as_ref() == Some(&held.release);
     let held = managed.held.as_ref().filter(|held| !is_over(held));
@@ -258,8 +260,7 @@ fn plan_change(
     let invalid = source.and_then(|source| source.invalid.as_ref());
     let invalid = invalid.filter(|_| target == wanted.object && target != released);
     let may_move = !is_held && invalid.is_none();
-    let next = (target != released && may_move && observed.can_join).then(|| target.clone());
-    publish(observed, released, next, actions);
+    publish(observed, released, may_move.then_some(target.as_str()), actions);
     if let Some(reason) = invalid.filter(|_| !is_held) {
         actions.push(Action::Reject { version: wanted.object.clone(), reason: reason.clone() });
         return;
@@ -284,14 +285,19 @@ fn chosen<'a>(observed: &'a Observed, managed: &Managed, wanted: &'a Version) ->
     found.ok_or_else(|| Refusal::NoSuchVersion { version: choice.version.clone() })
 }
 
-fn publish(observed: &Observed, current: &str, next: Option<String>, actions: &mut Vec<Action>) {
+/// `to` is where it wants to go, if it may.
+fn publish(observed: &Observed, current: &str, to: Option<&str>, actions: &mut Vec<Action>) {
+    let to = to.filter(|to| *to != current).map(str::to_owned);
     // What unpinned templates were written against is settled when the config is adopted, and matters for as long as there are any.
     let adopted = observed.entry.baseline.clone().filter(|_| observed.has_unpinned_templates);
     let announced = observed.entry.next.clone().filter(|announced| observed.next_is_fresh && announced != current);
+    // A release under way goes on for a while although its config already wants to go elsewhere, or must not.
+    let moving = observed.moving_to.clone().filter(|moving| moving != current).or_else(|| to.clone());
     let entry = Entry {
         baseline: adopted.or_else(|| Some(current.to_owned())),
         current: Some(current.to_owned()),
-        next: next.or(announced),
+        next: to.filter(|_| observed.can_join).or(announced),
+        moving,
     };
     if entry != observed.entry {
         actions.push(Action::Publish(entry));
@@ -380,6 +386,20 @@ mod tests {
         settle(observed);
     }
 
+    /// The table's entry while nothing moves.
+    fn entry(baseline: char, current: char) -> Entry {
+        Entry { baseline: Some(object(baseline)), current: Some(object(current)), ..Entry::default() }
+    }
+
+    /// The entry that a plan leaves.
+    fn published(observed: &Observed) -> Entry {
+        let publish = plan(observed).into_iter().find_map(|action| match action {
+            Action::Publish(entry) => Some(entry),
+            _ => None,
+        });
+        publish.unwrap_or_else(|| observed.entry.clone())
+    }
+
     fn release(letter: char) -> Action {
         Action::Release { to: object(letter) }
     }
@@ -390,8 +410,7 @@ mod tests {
         assert!(!plan(&observed).iter().any(|action| matches!(action, Action::Release { .. })));
         settle(&mut observed);
         assert_eq!(observed.versions[0].name.as_str(), "1.0.0");
-        let entry = Entry { baseline: Some(object('a')), current: Some(object('a')), next: None };
-        assert_eq!(observed.entry, entry);
+        assert_eq!(observed.entry, entry('a', 'a'));
     }
 
     #[test]
@@ -400,11 +419,10 @@ mod tests {
         observed.source = Some(source('b'));
         let actions = plan(&observed);
         assert!(actions.contains(&release('b')), "{actions:?}");
-        let entry = Entry { baseline: Some(object('a')), current: Some(object('a')), next: Some(object('b')) };
-        assert!(actions.contains(&Action::Publish(entry)), "{actions:?}");
+        let offered = Entry { next: Some(object('b')), moving: Some(object('b')), ..entry('a', 'a') };
+        assert!(actions.contains(&Action::Publish(offered)), "{actions:?}");
         settle(&mut observed);
-        let entry = Entry { baseline: Some(object('a')), current: Some(object('b')), next: None };
-        assert_eq!(observed.entry, entry, "old templates stay with what they were written against");
+        assert_eq!(observed.entry, entry('a', 'b'), "old templates stay with what they were written against");
     }
 
     #[test]
@@ -418,12 +436,50 @@ mod tests {
     }
 
     #[test]
-    fn where_consumers_go_in_waves_nobody_joins() {
+    fn where_consumers_go_in_waves_nobody_joins_and_who_was_moved_stays() {
         let mut observed = Observed { can_join: false, ..adopted('a') };
         observed.source = Some(source('b'));
-        let actions = plan(&observed);
-        assert!(actions.contains(&release('b')));
-        assert!(!actions.iter().any(|action| matches!(action, Action::Publish(_))), "{actions:?}");
+        assert!(plan(&observed).contains(&release('b')));
+        observed.entry = published(&observed);
+        assert_eq!(observed.entry, Entry { moving: Some(object('b')), ..entry('a', 'a') });
+        observed.moving_to = Some(object('b'));
+        assert_eq!(published(&observed), observed.entry, "the same when the release is there");
+        (observed.moving_to, managed(&mut observed).released) = (None, Some(object('b')));
+        assert_eq!(published(&observed), entry('a', 'b'));
+    }
+
+    #[test]
+    fn nobody_stays_with_what_is_put_back() {
+        let mut observed = Observed { can_join: false, ..adopted('a') };
+        observed.source = Some(source('b'));
+        (observed.entry, observed.moving_to) = (published(&observed), None);
+        hold(&mut observed, &object('b'));
+        assert_eq!(published(&observed), entry('a', 'a'));
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_does_not_disturb_the_release_under_way() {
+        let mut observed = adopted('a');
+        observed.source = Some(source('b'));
+        (observed.entry, observed.moving_to) = (published(&observed), Some(object('b')));
+        let under_way = Entry { moving: Some(object('b')), ..entry('a', 'a') };
+        let refused = Source { version_name: Some("current".into()), ..source('c') };
+        let invalid = Source { invalid: Some("key x".into()), ..source('c') };
+        for bad in [refused, invalid] {
+            let mut observed = Observed { source: Some(bad), ..observed.clone() };
+            assert_eq!(published(&observed), under_way);
+            (observed.moving_to, managed(&mut observed).released) = (None, Some(object('b')));
+            assert_eq!(published(&observed), entry('a', 'b'), "it has succeeded");
+        }
+    }
+
+    #[test]
+    fn a_release_counts_until_another_takes_its_place() {
+        let mut observed = Observed { can_join: false, moving_to: Some(object('b')), ..adopted('a') };
+        observed.source = Some(source('c'));
+        assert_eq!(published(&observed).moving, Some(object('b')));
+        observed.moving_to = Some(object('c'));
+        assert_eq!(published(&observed).moving, Some(object('c')));
     }
 
     #[test]

@@ -14,12 +14,19 @@ pub struct Entry {
     pub current: Option<String>,
     /// What a new or changed workload may already join, while a release is under way.
     pub next: Option<String>,
+    /// Where a release moves consumers. Whoever has it already keeps it when its code changes, also where nobody may join.
+    pub moving: Option<String>,
 }
 
 impl Entry {
     /// What a new or changed workload gets.
     pub fn to_join(&self) -> Option<&str> {
         self.next.as_deref().or(self.current.as_deref())
+    }
+
+    /// Whether a changed workload stays with this version: a release under way has given it that, and there is nothing newer to join.
+    pub fn keeps(&self, version: &str) -> bool {
+        self.next.is_none() && self.moving.as_deref() == Some(version)
     }
 }
 

@@ -84,6 +84,7 @@ fn patch(batch: &BTreeMap<ConfigRef, Entry>) -> Value {
         "baseline": column(|entry| &entry.baseline),
         "current": column(|entry| &entry.current),
         "next": column(|entry| &entry.next),
+        "moving": column(|entry| &entry.moving),
     }})
 }
 
@@ -99,13 +100,14 @@ mod tests {
 
     #[test]
     fn one_patch_sets_and_removes_the_entries_of_many() {
-        let entry = Entry { baseline: None, current: Some("a-2".into()), next: None };
+        let entry = Entry { current: Some("a-2".into()), moving: Some("a-3".into()), ..Entry::default() };
         let config = |name| ConfigRef::new(ConfigKind::ConfigMap, name);
         let batch = BTreeMap::from([(config("a"), entry), (config("gone"), Entry::default())]);
         let expected = json!({"spec": {
             "baseline": {"configmap/a": null, "configmap/gone": null},
             "current": {"configmap/a": "a-2", "configmap/gone": null},
             "next": {"configmap/a": null, "configmap/gone": null},
+            "moving": {"configmap/a": "a-3", "configmap/gone": null},
         }});
         assert_eq!(patch(&batch), expected);
     }

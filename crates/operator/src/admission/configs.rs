@@ -226,7 +226,8 @@ mod tests {
     }
 
     fn entry(current: &str, next: Option<&str>) -> Entry {
-        Entry { baseline: Some("app-1".into()), current: Some(current.into()), next: next.map(str::to_owned) }
+        let (baseline, current) = (Some("app-1".into()), Some(current.into()));
+        Entry { baseline, current, next: next.map(str::to_owned), moving: None }
     }
 
     fn version(name: &str, object: &str) -> VersionSummary {

@@ -646,7 +646,7 @@ impl Namespace {
         };
         RetentionView {
             holdings: versions.iter().map(holding).collect(),
-            protected: [entry.current, entry.next]
+            protected: [entry.current, entry.next, entry.moving]
                 .into_iter()
                 .flatten()
                 .chain(self.needed_by_releases(config))

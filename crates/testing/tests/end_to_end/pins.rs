@@ -6,12 +6,15 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use lockstep_api::{JoiningSpec, Release, ReleasePolicySpec};
 use lockstep_testing::manifests::{
     config_map, deployment, indent, testapp_image, versioned, versioned_colors, web_deployment, web_pod_spec,
 };
 use lockstep_testing::report::ConfigReport;
-use lockstep_testing::{SHORT, Scenario, eventually, holds, scenario};
+use lockstep_testing::{SHORT, Scenario, eventually, holds, impatient, scenario};
 use serde_json::json;
+
+use super::releases::{self, FIRST, ended, phase, steer};
 
 /// A change of config whose new pods never get ready keeps the old ones: a lost one comes back with its old config.
 #[tokio::test]
@@ -103,6 +106,32 @@ async fn rollout_undo_brings_the_old_config_with_the_old_template() {
         holds("the undone config", Duration::from_secs(5), async || see_env(&stage, "blue").await).await?;
         change_env(&stage, "yellow").await?;
         expect_env(&stage, "yellow").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn new_code_of_an_earlier_wave_keeps_the_config_and_that_of_a_later_one_waits_for_it() {
+    scenario("code-in-waves", |stage| async move {
+        stage.set_policy("default", &until_promoted()).await?;
+        let later = releases::deployment("api", 1, "")
+            .replace("  name: api\n", "  name: api\n  annotations: {lockstep.dev/wave: \"1\"}\n");
+        releases::set_up(&stage, &(releases::deployment("web", 1, "") + &later)).await?;
+        new_code_in_the_bake(&stage, &["web", "api"]).await?;
+        ensure!(stage.pins("deployment/web").await? != stage.pins("deployment/api").await?, "a later wave has joined");
+        expect_code_and_config(&stage, &["web", "api"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn where_nobody_joins_new_code_keeps_the_config_all_the_same() {
+    scenario("code-without-joining", |stage| async move {
+        let joining = Some(JoiningSpec { enabled: Some(false), ..JoiningSpec::default() });
+        stage.set_policy("default", &ReleasePolicySpec { joining, ..until_promoted() }).await?;
+        releases::set_up(&stage, &releases::deployment("web", 1, "")).await?;
+        new_code_in_the_bake(&stage, &["web"]).await?;
+        expect_code_and_config(&stage, &["web"]).await
     })
     .await;
 }
@@ -352,6 +381,47 @@ async fn a_version_says_who_made_it_and_why() {
         Ok(())
     })
     .await;
+}
+
+/// A bake that lasts until somebody ends it: whatever is to happen within has the time that it needs.
+fn until_promoted() -> ReleasePolicySpec {
+    ReleasePolicySpec { bake_seconds: Some(600), ..impatient() }
+}
+
+/// Changes the config, and in the bake of its release the code of these Deployments. Their pins stay as the release has them.
+async fn new_code_in_the_bake(stage: &Scenario, names: &[&str]) -> Result<()> {
+    stage.apply(&releases::config("green", "healthy")).await?;
+    phase(stage, FIRST, "Baking").await?;
+    for name in names {
+        let workload = format!("deployment/{name}");
+        // A workload that was adopted and never written since has no pins yet, and gets those of what is current.
+        let before = stage.pins(&workload).await?;
+        stage.kubectl(&["set", "env", &workload, "BUILD=2"]).await?;
+        let after = stage.pins(&workload).await?;
+        ensure!(before.is_empty() || after == before, "{name} had {before} and has {after}");
+    }
+    Ok(())
+}
+
+/// Lets the release go to its end, at which all run the new code with the new config.
+async fn expect_code_and_config(stage: &Scenario, names: &[&str]) -> Result<()> {
+    steer(stage, &format!("release/{FIRST}"), r#"{"spec":{"promote":true}}"#).await?;
+    ended(stage, FIRST, "Succeeded").await?;
+    let status = stage.api::<Release>().get(FIRST).await?.status.context("the release says nothing")?;
+    for name in names {
+        eventually(&format!("{name} to run the new code with the new config"), SHORT, async || {
+            let pair = |report: &ConfigReport| {
+                Some(format!("{} {}", report.loaded.env.get("BUILD")?, report.loaded.env.get("COLOR")?))
+            };
+            let seen = stage.seen(&format!("app={name}"), pair).await?;
+            ensure!(!seen.is_empty() && seen.values().all(|pair| pair == "2 green"), "the pods see {seen:?}");
+            Ok(())
+        })
+        .await?;
+        let record = status.consumers.iter().find(|consumer| consumer.name == *name).context("it is not recorded")?;
+        ensure!(record.state == "Ready", "{name} is {}", record.state);
+    }
+    Ok(())
 }
 
 const NO_PARTITION: &str = r#"{"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}}"#;

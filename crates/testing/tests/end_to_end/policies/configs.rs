@@ -128,7 +128,7 @@ async fn a_config_that_others_opted_in_is_told_by_an_event_that_its_name_is_too_
 async fn a_version_that_the_table_names_cannot_be_deleted() {
     with_table("versions-in-table", table(), |stage, _| async move {
         for kind in KINDS {
-            for name in ["app-1", "app-2", "app-3"] {
+            for name in ["app-1", "app-2", "app-3", "app-4"] {
                 create(&stage, &version(kind, name)).await?;
                 let reason = refused_deletion(&stage, kind, name).await?;
                 let expected = format!("{kind} {name} (version {name} of {}/app) is current or on its way", word(kind));
@@ -183,7 +183,7 @@ fn word(kind: &str) -> String {
 
 fn table() -> PinTableSpec {
     let names = |version: &str| KINDS.map(|kind| (format!("{}/app", word(kind)), version.to_owned())).into();
-    PinTableSpec { baseline: names("app-1"), current: names("app-2"), next: names("app-3") }
+    PinTableSpec { baseline: names("app-1"), current: names("app-2"), next: names("app-3"), moving: names("app-4") }
 }
 
 fn source(kind: &str, name: &str, color: &str, version: &str) -> Value {

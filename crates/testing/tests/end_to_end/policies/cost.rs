@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use kube::api::{Patch, PatchParams};
 use lockstep_api::PinTableSpec;
 use lockstep_core::admission::{Template, TemplateWrite, pins_after, resolve_pod};
 use lockstep_core::{ConfigKind, ConfigRef, Pin, Pins, Table, names};
@@ -13,11 +14,13 @@ use tokio::time::Instant;
 
 use super::pods::expect_resolved;
 use super::shape::{Place, Use, env_from_reference, env_reference, pod, pod_spec, set_pins};
-use super::stage::{dry_run, refusal, with_table};
+use super::stage::{create, dry_run, objects, refusal, with_table};
 
 const CONTAINERS: usize = 20;
 const REFERENCES_PER_CONTAINER: usize = 200;
 const PINS: usize = 50;
+/// The number of the versions to which releases move.
+const MOVING: u32 = 3;
 const MANY_CONFIGS: usize = 5_000;
 const TOO_MANY_REFERENCES_PER_CONTAINER: usize = 1_500;
 const MEASURED_CREATES: usize = 30;
@@ -36,23 +39,33 @@ async fn a_large_pod_is_resolved_with_thousands_of_configs_in_the_table() {
 #[tokio::test]
 async fn a_large_workload_gets_all_its_pins() {
     with_table("cost-workload", table_of(MANY_CONFIGS), |stage, table| async move {
-        let deployment = json!({
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "large"},
-            "spec": {
-                "replicas": 0,
-                "selector": {"matchLabels": {"app": "large"}},
-                "template": {"metadata": {"labels": {"app": "large"}}, "spec": large_pod()["spec"]},
-            },
-        });
-        let written = dry_run(&stage, &deployment).await?;
+        let written = dry_run(&stage, &large_deployment()).await?;
         let template = &written["spec"]["template"];
         let write = TemplateWrite { old: None, new: Template(template), knows_object: false };
         let expected = pins_after(write, &table);
         ensure!(expected.iter().count() == PINS, "the core gives {} pins", expected.iter().count());
         let found = &template["metadata"]["annotations"][names::PINS];
         ensure!(*found == expected.to_string(), "the pins are {found}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_large_workload_keeps_all_its_pins_that_a_release_has_moved() {
+    with_table("cost-moved", table_of(MANY_CONFIGS), |stage, _| async move {
+        let deployment = large_deployment();
+        create(&stage, &deployment).await?;
+        let moved = pins(PINS, MOVING);
+        let by_release = json!({"metadata": {"annotations": {names::PINS: moved}}});
+        let new_image = json!({"spec": {"containers": [{"name": "c0", "image": "other"}]}});
+        let api = objects(&stage, &deployment)?;
+        for template in [by_release, new_image] {
+            let patch = Patch::Strategic(json!({"spec": {"template": template}}));
+            let written = api.patch("large", &PatchParams::default(), &patch).await?;
+            let found = &written.data["spec"]["template"]["metadata"]["annotations"][names::PINS];
+            ensure!(*found == moved, "the pins are {found}");
+        }
         Ok(())
     })
     .await;
@@ -67,7 +80,7 @@ async fn a_pinned_pod_that_is_too_large_to_resolve_is_refused() {
             json!({"name": format!("c{index}"), "image": "none", "envFrom": all})
         };
         let mut pod = pod(&json!({"containers": (0..CONTAINERS).map(container).collect::<Vec<_>>()}));
-        set_pins(&mut pod, &pins(1));
+        set_pins(&mut pod, &pins(1, 0));
         let reason = refusal("a pod with 30,000 references", dry_run(&stage, &pod).await)?;
         ensure!(reason.contains("lockstep-pins"), "the reason does not name the policy: {reason}");
         Ok(())
@@ -113,10 +126,23 @@ fn median(mut times: Vec<Duration>) -> Duration {
 
 async fn expect_large_pod(stage: &Scenario, table: &Table) -> Result<()> {
     let mut pod = large_pod();
-    set_pins(&mut pod, &pins(PINS));
+    set_pins(&mut pod, &pins(PINS, 0));
     let replaced = resolve_pod(&pod, table).len();
     ensure!(replaced == CONTAINERS * REFERENCES_PER_CONTAINER, "the core replaces {replaced} references");
     expect_resolved(stage, &pod, table).await.context("a pod with 4,000 references")
+}
+
+fn large_deployment() -> Value {
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "large"},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": "large"}},
+            "template": {"metadata": {"labels": {"app": "large"}}, "spec": large_pod()["spec"]},
+        },
+    })
 }
 
 fn large_pod() -> Value {
@@ -133,13 +159,15 @@ fn config(number: usize) -> ConfigRef {
     ConfigRef::new(ConfigKind::ConfigMap, format!("c{number}"))
 }
 
-fn pins(count: usize) -> String {
-    (0..count).map(|number| (config(number), Pin::Version(format!("c{number}-0")))).collect::<Pins>().to_string()
+fn pins(count: usize, version: u32) -> String {
+    let pin = |number| (config(number), Pin::Version(format!("c{number}-{version}")));
+    (0..count).map(pin).collect::<Pins>().to_string()
 }
 
 fn table_of(count: usize) -> PinTableSpec {
-    let versions = |version: u32| -> BTreeMap<String, String> {
+    let versions = |count: usize, version: u32| -> BTreeMap<String, String> {
         (0..count).map(|number| (config(number).to_string(), format!("c{number}-{version}"))).collect()
     };
-    PinTableSpec { baseline: versions(1), current: versions(2), next: BTreeMap::new() }
+    let (baseline, current) = (versions(count, 1), versions(count, 2));
+    PinTableSpec { baseline, current, next: BTreeMap::new(), moving: versions(count.min(PINS), MOVING) }
 }

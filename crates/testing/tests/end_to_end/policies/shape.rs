@@ -43,27 +43,43 @@ pub struct Use {
     pub config: ConfigRef,
 }
 
-/// What the table says of each config, by the letters of its maps: baseline, current, next. One name is both a ConfigMap's and
+/// What the table says of each config, by the letters of its maps: baseline, current, next, moving. One name is both a ConfigMap's and
 /// a Secret's, and one begins with another, so that mix-ups of either show.
-const CONFIGS: [(&str, &str); 10] = [
-    ("configmap/app", "bcn"),
-    ("configmap/app-x", "bc"),
+const CONFIGS: [(&str, &str); 12] = [
+    ("configmap/app", "bcnm"),
+    ("configmap/app-x", "bcm"),
     ("configmap/young", "c"),
     ("configmap/coming", "n"),
+    ("configmap/leaving", "m"),
     ("configmap/both", "bcn"),
     ("configmap/unknown", ""),
-    ("secret/both", "bc"),
+    ("secret/both", "bcm"),
+    ("secret/settled", "bc"),
     ("secret/db", "bcn"),
     ("secret/old", "b"),
     ("secret/unknown", ""),
 ];
+
+/// The number of the versions to which releases move.
+const MOVING: u32 = 4;
 
 pub fn table() -> PinTableSpec {
     let map = |letter: char, number: u32| {
         let known = CONFIGS.into_iter().filter(move |(_, maps)| maps.contains(letter));
         known.map(move |(config, _)| (config.to_owned(), version(config, number))).collect()
     };
-    PinTableSpec { baseline: map('b', 1), current: map('c', 2), next: map('n', 3) }
+    PinTableSpec { baseline: map('b', 1), current: map('c', 2), next: map('n', 3), moving: map('m', MOVING) }
+}
+
+/// Every config in one place.
+pub fn all_uses(place: Place) -> Vec<Use> {
+    CONFIGS.iter().map(|(text, _)| Use { place, config: config(text) }).collect()
+}
+
+/// What a release under way has made of the pins of every config.
+pub fn moved_pins() -> String {
+    let moved = |(text, _)| (config(text), Pin::Version(version(text, MOVING)));
+    CONFIGS.into_iter().map(moved).collect::<Pins>().to_string()
 }
 
 /// The name of a version object. Kinds differ in it, so that one cannot pass for the other.
@@ -156,12 +172,12 @@ pub fn any_use() -> impl Strategy<Value = Use> {
     (select(&PLACES[..]), any_config()).prop_map(|(place, config)| Use { place, config })
 }
 
-/// Pins of some configs: old versions, or live.
+/// Pins of some configs: old versions, those to which releases move, or live.
 pub fn any_pins() -> impl Strategy<Value = String> {
-    let pin = select(&[None, Some(false), Some(true)][..]);
+    let pin = select(&[None, Some(Some(0)), Some(Some(MOVING)), Some(None)][..]);
     vec(pin, CONFIGS.len()).prop_map(|pins| {
-        let pinned = CONFIGS.into_iter().zip(pins).filter_map(|((text, _), live)| {
-            let pin = if live? { Pin::Live } else { Pin::Version(version(text, 0)) };
+        let pinned = CONFIGS.into_iter().zip(pins).filter_map(|((text, _), number)| {
+            let pin = number?.map_or(Pin::Live, |number| Pin::Version(version(text, number)));
             Some((config(text), pin))
         });
         pinned.collect::<Pins>().to_string()

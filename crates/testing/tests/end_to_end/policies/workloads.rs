@@ -10,7 +10,9 @@ use proptest::collection::vec;
 use proptest::strategy::Strategy;
 use serde_json::{Value, json};
 
-use super::shape::{Use, any_pins, any_pins_or_none, any_use, owner, pod_spec, samples, set_pins, table};
+use super::shape::{
+    Place, Use, all_uses, any_pins, any_pins_or_none, any_use, moved_pins, owner, pod_spec, samples, set_pins, table,
+};
 use super::stage::{all, create, dry_run, objects, with_table};
 
 const SEQUENCES_PER_KIND: usize = 3;
@@ -99,8 +101,30 @@ async fn every_write_of_a_workload_leaves_the_pins_that_the_core_says() {
         let sequences = samples(&(vec(any_use(), 1..12), any_writes()), SEQUENCES_PER_KIND);
         let kinds = KINDS.into_iter().filter(|kind| kind.can_change);
         let cases = kinds.flat_map(|kind| sequences.iter().enumerate().map(move |(index, case)| (kind, index, case)));
-        all(cases.map(|(kind, index, (uses, writes))| {
-            write_all(&stage, &table, kind, format!("writes-{index}"), manifest(uses), writes)
+        let (stage, table) = (&stage, &table);
+        all(cases.map(|(kind, index, (uses, writes))| async move {
+            write_all(stage, table, kind, format!("writes-{index}"), manifest(uses), writes).await.map(drop)
+        }))
+        .await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_new_image_keeps_the_version_that_a_release_under_way_has_given_it() {
+    with_table("workloads-moved", table(), |stage, table| async move {
+        let (stage, table) = (&stage, &table);
+        let new_image = |how| Write { spec: SpecChange::NewImage, pins: PinsChange::None, how };
+        let moved = Write { spec: SpecChange::None, pins: PinsChange::Set(moved_pins()), how: How::Patch };
+        let new_images = [How::Patch, How::ServerSideApply, How::Replace, How::ReplaceWhatWasRead].map(new_image);
+        let writes = &[[moved].as_slice(), &new_images].concat();
+        all(KINDS.into_iter().filter(|kind| kind.can_change).map(|kind| async move {
+            let manifest = manifest(&all_uses(Place::Volume));
+            let written = write_all(stage, table, kind, "moved".to_owned(), manifest, writes).await?;
+            let pins = pins_text(template(kind, &written)?);
+            let expected = ["configmap/app=configmap-app-3", "configmap/app-x=configmap-app-x-4"];
+            ensure!(expected.iter().all(|pin| pins.split(',').any(|found| found == *pin)), "{}: {pins}", kind.name);
+            Ok(())
         }))
         .await
     })
@@ -174,7 +198,7 @@ async fn write_all(
     name: String,
     mut manifest: Manifest,
     writes: &[Write],
-) -> Result<()> {
+) -> Result<Value> {
     let mut workload = create(stage, &kind.workload(&name, &manifest, "")).await?;
     expect_pins(None, template(kind, &workload)?, "", false, table)?;
     for (index, write) in writes.iter().enumerate() {
@@ -188,7 +212,7 @@ async fn write_all(
         workload = after;
     }
     ensure!(workload["metadata"]["generation"] != 1, "no write changed anything");
-    Ok(())
+    Ok(workload)
 }
 
 /// The workload before and after a write. Its controller may write in between (Argo Rollouts tidies up what it is given): then again.
