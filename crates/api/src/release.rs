@@ -255,7 +255,8 @@ impl From<&ReleaseStatus> for Progress {
 impl ReleaseStatus {
     /// Progress as it is reported; the conditions are the caller's, because they need the old ones.
     pub fn new(progress: &Progress, moves: &[Move], conditions: Vec<Condition>) -> Self {
-        let done = progress.consumers.iter().filter(|record| record.state == release::State::Ready).count();
+        let is_well = |record: &&Record| record.state == release::State::Ready && record.unjudged.is_none();
+        let done = progress.consumers.iter().filter(is_well).count();
         let shown = |step: &Move| format!("{} {} → {}", step.source.name, step.from_version, step.to_version);
         Self {
             phase: progress.phase.to_string(),
@@ -354,6 +355,18 @@ fn is_false(value: &bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_could_not_be_judged_is_not_done() {
+        let record = |name: &str, unjudged: Option<&str>| Record {
+            state: release::State::Ready,
+            unjudged: unjudged.map(Into::into),
+            ..Record::from(&ReleaseConsumer { kind: "Deployment".into(), name: name.into(), ..Default::default() })
+        };
+        let consumers = vec![record("web", None), record("batch", Some("it is scaled to zero"))];
+        let progress = Progress { consumers, ..Progress::default() };
+        assert_eq!(ReleaseStatus::new(&progress, &[], Vec::new()).done, "1/2");
+    }
 
     #[test]
     fn progress_survives_being_written_and_read() {

@@ -20,12 +20,30 @@ use crate::progress::Progress;
 use crate::status::under_way;
 
 /// How often the cluster is asked.
-const POLL: Duration = Duration::from_millis(500);
+pub(crate) const POLL: Duration = Duration::from_millis(500);
 /// How long a refusal may still be about an earlier change: the operator needs a moment to look at a new one.
 const REFUSAL_GRACE: Duration = Duration::from_secs(3);
 
 /// How often in a row the cluster may not answer: a release outlasts a lost connection.
-const FAILURE_LIMIT: u32 = 10;
+pub(crate) const FAILURE_LIMIT: u32 = 10;
+
+/// How long somebody waits, for all that there is to wait for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    pub(crate) timeout: SignedDuration,
+    deadline: Instant,
+}
+
+impl Patience {
+    /// From now on.
+    pub(crate) fn new(timeout: SignedDuration) -> Self {
+        Self { timeout, deadline: Instant::now() + Duration::try_from(timeout).unwrap_or(Duration::ZERO) }
+    }
+
+    pub(crate) fn is_over(self) -> bool {
+        Instant::now() >= self.deadline
+    }
+}
 
 /// A config, and what it is to come to.
 pub(crate) struct Wanted {
@@ -92,17 +110,33 @@ impl Ending {
 /// Follows changes to their ends, and says how they ended. The worst of them is the outcome.
 pub(crate) async fn follow(
     cluster: &Cluster,
-    mut wanted: Vec<Wanted>,
+    wanted: Vec<Wanted>,
     timeout: SignedDuration,
     format: Format,
 ) -> Result<Outcome> {
+    let ends = Ends { ends: ends(cluster, wanted, Patience::new(timeout), format).await? };
+    print(&render(&ends, format)?)?;
+    Ok(outcome(&ends.ends))
+}
+
+/// The worst of them.
+pub(crate) fn outcome(ends: &[End]) -> Outcome {
+    ends.iter().map(|end| end.result).max().map_or(Outcome::Done, Ending::outcome)
+}
+
+/// Follows changes to their ends.
+pub(crate) async fn ends(
+    cluster: &Cluster,
+    mut wanted: Vec<Wanted>,
+    patience: Patience,
+    format: Format,
+) -> Result<Vec<End>> {
     let started = Instant::now();
-    let deadline = started + Duration::try_from(timeout).unwrap_or(Duration::ZERO);
     let mut progress = Progress::new(format);
     let mut failures = 0;
     let mut ends: Vec<Option<End>> = wanted.iter().map(|_| None).collect();
     while ends.iter().any(Option::is_none) {
-        let is_late = Instant::now() >= deadline;
+        let is_late = patience.is_over();
         for (wanted, end) in wanted.iter_mut().zip(&mut ends).filter(|(_, end)| end.is_none()) {
             let ended = match look(cluster, wanted, &mut progress).await {
                 Err(_) if failures < FAILURE_LIMIT && !is_late => {
@@ -113,16 +147,14 @@ pub(crate) async fn follow(
             };
             failures = 0;
             let ended = ended.filter(|end| !end.may_be_old() || started.elapsed() >= REFUSAL_GRACE);
-            *end = ended.or_else(|| is_late.then(|| too_late(wanted, timeout)));
+            *end = ended.or_else(|| is_late.then(|| too_late(wanted, patience.timeout)));
         }
         if ends.iter().any(Option::is_none) {
             sleep(POLL).await;
         }
     }
     progress.end();
-    let ends = Ends { ends: ends.into_iter().flatten().collect() };
-    print(&render(&ends, format)?)?;
-    Ok(ends.ends.iter().map(|end| end.result).max().map_or(Outcome::Done, Ending::outcome))
+    Ok(ends.into_iter().flatten().collect())
 }
 
 /// One look at one config.
@@ -138,31 +170,37 @@ async fn look(cluster: &Cluster, wanted: &mut Wanted, progress: &mut Progress) -
     }
     Ok(match standing {
         Standing::Ended(end) => Some(end),
-        Standing::Waiting if has_moved_on(cluster, &object, wanted, target.as_deref()).await? => {
-            Some(replaced(&object, target.as_deref()))
+        Standing::Waiting => {
+            let source = cluster.content(wanted.config.kind, &wanted.config.name).await?;
+            let awaited = awaited(cluster, wanted).await?;
+            has_moved_on(&object, target.as_deref(), awaited.as_ref(), source.as_ref())
+                .then(|| replaced(&object, target.as_deref()))
         }
-        Standing::Waiting | Standing::Moving(_) => None,
+        Standing::Moving(_) => None,
     })
 }
 
-/// Whether what is waited for cannot come any more: the config has other content by now, and nobody chose this version.
-async fn has_moved_on(
-    cluster: &Cluster,
+/// The content that is waited for; None if the version that had it is gone.
+async fn awaited(cluster: &Cluster, wanted: &Wanted) -> Result<Option<Content>> {
+    match &wanted.what {
+        What::Content(content, _) => Ok(Some((**content).clone())),
+        What::Object(object) => cluster.content(wanted.config.kind, object).await,
+    }
+}
+
+/// Whether what is waited for cannot come any more: the config (`source`) has other content by now, and nobody chose this version.
+fn has_moved_on(
     object: &VersionedConfig,
-    wanted: &Wanted,
     target: Option<&str>,
-) -> Result<bool> {
+    awaited: Option<&Content>,
+    source: Option<&Content>,
+) -> bool {
     let version = object.status.iter().flat_map(|status| &status.versions).find(|v| Some(v.object.as_str()) == target);
     let is_chosen = object.spec.current.as_ref().is_some_and(|choice| {
         version.is_some_and(|version| version.version == choice.version) || Some(choice.version.as_str()) == target
     });
-    let Some(source) = cluster.content(wanted.config.kind, &wanted.config.name).await? else { return Ok(false) };
-    let content = match (&wanted.what, target) {
-        (What::Content(content, _), _) => Some((**content).clone()),
-        (What::Object(_), Some(target)) => cluster.content(wanted.config.kind, target).await?,
-        (What::Object(_), None) => None,
-    };
-    Ok(!is_chosen && content.is_some_and(|content| content != source))
+    // Of what is gone nobody can say what it was.
+    !is_chosen && awaited.zip(source).is_some_and(|(awaited, source)| awaited != source)
 }
 
 fn replaced(object: &VersionedConfig, target: Option<&str>) -> End {
@@ -315,7 +353,7 @@ impl End {
         self.result == Ending::Rejected && self.release.is_empty()
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let Self { config, version, release, reason, .. } = self;
         let typed = config.parse().map_or_else(|_| config.clone(), |config| typed(&config));
         let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
@@ -347,6 +385,9 @@ impl End {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_core::ConfigKind;
+    use serde_json::json;
+
     use super::*;
     use crate::fixtures::{baking, held, moving, releases};
     use crate::output::plain;
@@ -416,6 +457,27 @@ mod tests {
         newer.spec.moves[0].to = "app-4".into();
         let all = [newer, done];
         assert_eq!(how(standing(&moving(), &all, Some("app-3"), |name| name == "configmap-app-2")).0, Ending::Released);
+    }
+
+    #[test]
+    fn a_config_has_moved_on_when_it_has_other_content_and_nobody_chose_the_version() {
+        let content = |color: &str| {
+            let manifest = json!({"data": {"COLOR": color}});
+            Content::of_manifest(ConfigKind::ConfigMap, &manifest).ok()
+        };
+        let (blue, green) = (content("blue"), content("green"));
+        let moved_on = |object: &VersionedConfig, awaited: &Option<Content>, source: &Option<Content>| {
+            has_moved_on(object, Some("app-3"), awaited.as_ref(), source.as_ref())
+        };
+        assert!(moved_on(&moving(), &blue, &green));
+        assert!(!moved_on(&moving(), &blue, &blue), "it is still to come");
+        assert!(!moved_on(&moving(), &blue, &None), "its source is deleted: the release goes to its end");
+        assert!(!moved_on(&moving(), &None, &green));
+        for version in ["r3", "app-3"] {
+            let mut chosen = moving();
+            chosen.spec.current = Some(lockstep_api::Choice { version: version.into(), instead_of: None });
+            assert!(!moved_on(&chosen, &blue, &green), "a person wants {version}");
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod operator;
 mod output;
 mod progress;
 mod release;
+mod rollouts;
 mod status;
 mod steer;
 mod table;
@@ -81,7 +82,7 @@ enum Command {
     Adopt(adopt::Flags),
     /// Show what a change would do, without doing it
     Impact(impact::Flags),
-    /// Apply a file, and follow the releases that it makes
+    /// Apply a file, and follow the releases and rollouts that it makes
     Release(release::Flags),
     /// Watch what moves until it has arrived
     Watch(watch::Flags),
@@ -120,7 +121,7 @@ pub(crate) enum Outcome {
     Done,
     /// Something is not as it should be, and was told.
     Unwell,
-    /// The release was rolled back, failed or was aborted.
+    /// The release was rolled back, failed or was aborted; or the rollout of a workload failed.
     NotReleased,
     /// The change breaks a rule.
     Rejected,

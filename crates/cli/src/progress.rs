@@ -1,4 +1,4 @@
-//! A release as it goes on: bars on a terminal, lines anywhere else.
+//! Releases and rollouts as they go on: bars on a terminal, lines anywhere else.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -6,13 +6,16 @@ use std::io::IsTerminal;
 use anyhow::Result;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use lockstep_api::{Release, ReleaseConsumer};
+use lockstep_core::health::Rollout;
 
 use crate::output::{Format, paint, say};
 use crate::status::phase_style;
 
-/// Shows releases; each look at one is compared with the one before.
+/// Shows releases and rollouts; each look at one is compared with the one before.
 pub(crate) struct Progress {
     seen: HashMap<String, Release>,
+    /// What was last said of each workload.
+    said: HashMap<String, String>,
     show: Show,
 }
 
@@ -36,7 +39,7 @@ impl Progress {
         } else {
             Show::Lines
         };
-        Self { seen: HashMap::new(), show }
+        Self { seen: HashMap::new(), said: HashMap::new(), show }
     }
 
     pub(crate) fn has_seen(&self, release: &str) -> bool {
@@ -51,6 +54,19 @@ impl Progress {
             Show::Bars { all, bars } => draw(all, bars, release),
         }
         self.seen.insert(name, release.clone());
+        Ok(())
+    }
+
+    /// A workload that rolls out by itself, under the name that people know it by.
+    pub(crate) fn show_rollout(&mut self, workload: &str, rollout: &Rollout) -> Result<()> {
+        let line = format!("{workload}: {}", how_far(rollout));
+        let is_news = self.said.insert(workload.to_owned(), line.clone()).as_ref() != Some(&line);
+        match &mut self.show {
+            Show::Lines if is_news => say(line)?,
+            Show::Aside if is_news => anstream::eprintln!("{line}"),
+            Show::Lines | Show::Aside => {}
+            Show::Bars { all, bars } => draw_rollout(all, bars, workload, rollout),
+        }
         Ok(())
     }
 
@@ -99,11 +115,20 @@ pub(crate) fn headline(release: &Release) -> String {
 }
 
 fn described(consumer: &ReleaseConsumer) -> String {
-    let ReleaseConsumer { state, desired, updated, ready, failing, .. } = consumer;
+    let ReleaseConsumer { state, desired, updated, ready, failing, unjudged, .. } = consumer;
     let failing = if *failing > 0 { format!(", {failing} failing") } else { String::new() };
     match state.as_str() {
-        "Waiting" | "Pinning" | "LeftAlone" | "Gone" | "Restoring" | "Restored" => words(state).to_owned(),
-        _ => format!("{}, {updated} of {desired} pods are new, {ready} ready{failing}", words(state)),
+        "Ready" | "StillBroken" if unjudged.is_some() => stands(consumer),
+        "Waiting" | "Pinning" | "LeftAlone" | "Gone" | "Restoring" | "Restored" => stands(consumer),
+        _ => format!("{}, {updated} of {desired} pods are new, {ready} ready{failing}", stands(consumer)),
+    }
+}
+
+/// Where a consumer stands, without its pods. Those of one that was not judged say nothing about the new version.
+fn stands(consumer: &ReleaseConsumer) -> String {
+    match (consumer.state.as_str(), &consumer.unjudged) {
+        ("Ready" | "StillBroken", Some(why)) => format!("not judged: {why}"),
+        (state, _) => words(state).to_owned(),
     }
 }
 
@@ -113,6 +138,7 @@ fn words(state: &str) -> &str {
         "Pinning" => "about to roll",
         "Rolling" => "rolling",
         "Ready" => "ready",
+        "StillBroken" => "as broken as before",
         "LeftAlone" => "left alone: somebody changed its pins meanwhile",
         "Gone" => "gone",
         "Restoring" => "being put back",
@@ -121,16 +147,38 @@ fn words(state: &str) -> &str {
     }
 }
 
+/// How far a rollout is, in one sentence.
+pub(crate) fn how_far(rollout: &Rollout) -> String {
+    let Rollout { is_observed, desired, updated, ready, waits_for, .. } = rollout;
+    match waits_for {
+        _ if !is_observed => "its controller has not seen the change yet".to_owned(),
+        Some(what) if !rollout.has_arrived() => format!("it waits for {what}"),
+        _ => format!("{updated} of {desired} pods are new, {ready} ready"),
+    }
+}
+
 const BAR: &str = "  {prefix} {bar:24.green} {pos}/{len} {msg}";
 /// Cut where the line ends: what is said in the end is said in full.
 const HEAD: &str = "{wide_msg}";
 
+fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style.progress_chars("━╸─"))
+}
+
+fn draw_rollout(all: &MultiProgress, bars: &mut HashMap<String, ProgressBar>, workload: &str, rollout: &Rollout) {
+    let length = u64::from(rollout.desired.max(1));
+    let bar = bars.entry(workload.to_owned()).or_insert_with(|| all.add(styled(ProgressBar::new(length), BAR)));
+    bar.set_prefix(workload.to_owned());
+    bar.set_length(length);
+    // Pods that are ready may be old ones: only those that are new bring it closer.
+    bar.set_position(u64::from(rollout.ready.min(rollout.updated)));
+    bar.set_message(how_far(rollout));
+    bar.tick();
+}
+
 fn draw(all: &MultiProgress, bars: &mut HashMap<String, ProgressBar>, release: &Release) {
     let release_name = name(release);
-    let styled = |bar: ProgressBar, template: &str| {
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        bar.with_style(style.progress_chars("━╸─"))
-    };
     let head = bars.entry(release_name.clone()).or_insert_with(|| all.add(styled(ProgressBar::new(0), HEAD)));
     // The bars are drawn past the stream that takes colours out.
     let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -148,7 +196,7 @@ fn draw(all: &MultiProgress, bars: &mut HashMap<String, ProgressBar>, release: &
         bar.set_length(length);
         bar.set_position(u64::try_from(consumer.ready).unwrap_or(0));
         let failing = if consumer.failing > 0 { format!(", {} failing", consumer.failing) } else { String::new() };
-        bar.set_message(format!("{}{failing}", words(&consumer.state)));
+        bar.set_message(format!("{}{failing}", stands(consumer)));
         bar.tick();
     }
 }
@@ -181,6 +229,15 @@ mod tests {
             news(Some(&second), &third),
         ];
         insta::assert_snapshot!(plain(&told.map(|lines| lines.join("\n")).join("\n--\n")));
+    }
+
+    #[test]
+    fn who_was_not_judged_says_why() {
+        let mut batch: ReleaseConsumer = serde_json::from_value(consumer("batch", "Ready", 0, 0)).unwrap();
+        batch.unjudged = Some("it is scaled to zero".into());
+        assert_eq!(described(&batch), "not judged: it is scaled to zero");
+        let gone = ReleaseConsumer { state: "Gone".into(), ..batch };
+        assert_eq!(described(&gone), "gone");
     }
 
     #[test]

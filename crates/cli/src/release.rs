@@ -1,4 +1,4 @@
-//! `lockstep release`: applies a file and follows the releases that it makes.
+//! `lockstep release`: applies a file and follows the releases and rollouts that it makes.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,13 +12,15 @@ use kube::core::{GroupVersionKind, TypeMeta};
 use kube::discovery::{Scope, oneshot};
 use kube::{Api, ResourceExt};
 use lockstep_core::{ConfigRef, names};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, refusal};
 use crate::content::Content;
-use crate::follow::{Wanted, What, follow};
+use crate::follow::{self, Patience, Wanted, What};
 use crate::names::typed;
-use crate::output::{BAD, Format, paint, say};
+use crate::output::{BAD, Format, View, paint, print, render, say};
+use crate::rollouts::{self, Workload, Written};
 use crate::{Outcome, manifest};
 
 /// Who we are in `managedFields`.
@@ -29,17 +31,17 @@ pub(crate) const TIMEOUT: &str = "15m";
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes:
-  0  released, or nothing to do
+  0  released and rolled out, or nothing to do
   1  an error
-  2  rolled back, failed or aborted
+  2  rolled back, failed or aborted, or the rollout of a workload failed
   3  rejected: the change breaks a rule
-  4  not done within --timeout; the release goes on
+  4  not done within --timeout; it goes on
   5  released, but not every consumer could be judged: some have no pods, were broken before, or were left alone")]
 pub(crate) struct Flags {
     /// The manifest to apply; - for the standard input
     #[arg(short, long, value_name = "FILE")]
     filename: PathBuf,
-    /// Follow the releases that it makes to their ends
+    /// Follow the releases that it makes to their ends, then the rollouts of its workloads
     #[arg(short, long)]
     wait: bool,
     /// How long to wait
@@ -66,7 +68,7 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
             return Ok(Outcome::Rejected);
         }
     }
-    let mut wanted = Vec::new();
+    let (mut wanted, mut written) = (Vec::new(), Vec::new());
     for object in &objects {
         let cluster = place(cluster, object);
         let config = manifest::config(object);
@@ -84,6 +86,9 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
             None => false,
         };
         tell(object, config.as_ref(), is_versioned, flags.wait, format)?;
+        if flags.wait && rollouts::has_pods(object) {
+            written.push(workload(&cluster, object).await?);
+        }
         if let Some((config, content)) = config.zip(content).filter(|_| is_versioned) {
             wanted.push((cluster, Wanted { config, what: What::Content(Box::new(content), BTreeSet::new()) }));
         }
@@ -91,7 +96,55 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
     if !flags.wait {
         return Ok(Outcome::Done);
     }
-    follow_all(wanted, flags.timeout, format).await
+    let patience = Patience::new(flags.timeout);
+    let configs = follow_all(wanted, patience, format).await?;
+    let released = follow::outcome(&configs);
+    // What was not released may be about to be put back: no rollout says anything then.
+    let is_released = matches!(released, Outcome::Done | Outcome::Unjudged);
+    let workloads = if is_released { rollouts::follow(&written, patience, format).await? } else { Vec::new() };
+    let rolled_out = rollouts::outcome(&workloads);
+    print(&render(&Ends::new(configs, workloads), format)?)?;
+    Ok(if rolled_out == Outcome::Done { released } else { rolled_out })
+}
+
+/// How all of it ended.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Ends {
+    ends: Vec<End>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum End {
+    Config(follow::End),
+    Workload(rollouts::End),
+}
+
+impl Ends {
+    fn new(configs: Vec<follow::End>, workloads: Vec<rollouts::End>) -> Self {
+        let workloads = workloads.into_iter().map(End::Workload);
+        Self { ends: configs.into_iter().map(End::Config).chain(workloads).collect() }
+    }
+}
+
+impl View for Ends {
+    fn text(&self, _: bool) -> String {
+        let line = |end: &End| match end {
+            End::Config(end) => end.text() + "\n",
+            End::Workload(end) => end.text() + "\n",
+        };
+        self.ends.iter().map(line).collect()
+    }
+}
+
+/// A workload that was just written, as far as it can be followed.
+async fn workload(cluster: &Cluster, object: &Value) -> Result<Written> {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let workload = Workload { kind: text("/kind"), name: text("/metadata/name"), namespace: cluster.namespace.clone() };
+    let followed =
+        if rollouts::can_follow(object) { Some((cluster.clone(), api(cluster, object).await?)) } else { None };
+    Ok(Written { workload, followed })
 }
 
 /// Where an object goes.
@@ -101,7 +154,7 @@ fn place(cluster: &Cluster, object: &Value) -> Cluster {
 }
 
 /// Configs of one namespace are followed together; a file of several namespaces is rare, and followed one after the other.
-async fn follow_all(wanted: Vec<(Cluster, Wanted)>, timeout: SignedDuration, format: Format) -> Result<Outcome> {
+async fn follow_all(wanted: Vec<(Cluster, Wanted)>, patience: Patience, format: Format) -> Result<Vec<follow::End>> {
     let mut groups: Vec<(Cluster, Vec<Wanted>)> = Vec::new();
     for (cluster, wanted) in wanted {
         match groups.iter_mut().find(|(known, _)| known.namespace == cluster.namespace) {
@@ -109,14 +162,11 @@ async fn follow_all(wanted: Vec<(Cluster, Wanted)>, timeout: SignedDuration, for
             None => groups.push((cluster, vec![wanted])),
         }
     }
-    let mut outcome = Outcome::Done;
+    let mut ends = Vec::new();
     for (cluster, group) in groups {
-        let ended = follow(&cluster, group, timeout, format).await?;
-        if outcome == Outcome::Done {
-            outcome = ended;
-        }
+        ends.extend(follow::ends(&cluster, group, patience, format).await?);
     }
-    Ok(outcome)
+    Ok(ends)
 }
 
 fn note(object: &mut Value, reason: &str) {

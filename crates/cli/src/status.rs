@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use jiff::Timestamp;
-use lockstep_api::{ConditionType, PinTableSpec, Release, VersionSummary, VersionedConfig};
+use lockstep_api::{ConditionType, PinTableSpec, Release, ReleaseConsumer, VersionSummary, VersionedConfig};
 use lockstep_core::ConfigRef;
 use lockstep_core::release::Phase;
 use serde::Serialize;
@@ -112,6 +112,19 @@ struct ConsumerView {
     object: Option<String>,
     /// False for a template that has not changed since the config was adopted.
     pinned: bool,
+    /// Set while only some of its pods are new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rolling: Option<RollingView>,
+}
+
+/// A consumer whose pods run two versions.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RollingView {
+    from: String,
+    to: String,
+    updated: i32,
+    desired: i32,
 }
 
 impl VersionView {
@@ -144,6 +157,7 @@ impl ConfigStatus {
             found.map_or_else(|| object.to_owned(), |version| version.version.clone())
         };
         let baseline = table.and_then(|table| table.baseline.get(&config.to_string()).cloned());
+        let open = under_way(&config, &namespace, releases);
         let consumers = status.consumers.iter().map(|consumer| {
             let runs = consumer.pinned.clone().or_else(|| baseline.clone());
             ConsumerView {
@@ -152,6 +166,7 @@ impl ConfigStatus {
                 version: runs.as_deref().map(named).unwrap_or_default(),
                 pinned: consumer.pinned.is_some(),
                 object: runs,
+                rolling: open.and_then(|open| RollingView::new(open, &config, &consumer.kind, &consumer.name)),
             }
         });
         let ready = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Ready.name());
@@ -161,7 +176,7 @@ impl ConfigStatus {
                 let listed = status.versions.iter().find(|version| version.object == current.object);
                 VersionView::new(listed.unwrap_or(current), now)
             }),
-            moving: under_way(&config, &namespace, releases).map(|release| Moving::new(release, &config)),
+            moving: open.map(|release| Moving::new(release, &config)),
             held: status.held.as_ref().map(|held| HeldView {
                 version: held.version.clone(),
                 release: held.release.clone(),
@@ -211,6 +226,29 @@ impl Moving {
             done: status.done,
             reason: status.reason,
         }
+    }
+}
+
+impl RollingView {
+    /// None for a consumer whose pods all run the same: the new version is not there yet, is there, or is being taken back.
+    fn new(release: &Release, config: &ConfigRef, kind: &str, name: &str) -> Option<Self> {
+        let step = release.spec.moves.iter().find(|step| ConfigRef::from(&step.source) == *config)?;
+        let is_it = |record: &&ReleaseConsumer| (record.kind.as_str(), record.name.as_str()) == (kind, name);
+        let record = release.status.as_ref()?.consumers.iter().find(is_it)?;
+        let is_on_its_way = matches!(record.state.as_str(), "Rolling" | "Ready" | "StillBroken");
+        let is_mixed = is_on_its_way && record.updated > 0 && record.updated < record.desired;
+        let moves_it = record.configs.contains(&config.to_string());
+        (is_mixed && moves_it).then(|| Self {
+            from: step.from_version.clone(),
+            to: step.to_version.clone(),
+            updated: record.updated,
+            desired: record.desired,
+        })
+    }
+
+    fn text(&self) -> String {
+        let Self { from, to, updated, desired } = self;
+        format!("{from} → {to}, {updated} of {desired} pods")
     }
 }
 
@@ -276,7 +314,7 @@ impl View for ConfigStatus {
             table.row([
                 consumer.kind.as_str().into(),
                 consumer.name.as_str().into(),
-                consumer.version.as_str().into(),
+                consumer.rolling.as_ref().map_or_else(|| consumer.version.clone(), RollingView::text).into(),
                 if consumer.pinned { "" } else { "as adopted" }.into(),
                 consumer.object.clone().filter(|_| is_wide).unwrap_or_default().into(),
             ]);

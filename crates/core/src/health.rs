@@ -67,6 +67,13 @@ pub struct Rollout {
     pub failure: Option<Failure>,
 }
 
+impl Rollout {
+    /// Whether it is where its template says: every pod is new and ready, or there is none to wait for.
+    pub fn has_arrived(&self) -> bool {
+        self.is_observed && self.is_complete && (self.idle.is_some() || self.ready >= self.desired)
+    }
+}
+
 /// Why a controller gave up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
@@ -152,11 +159,12 @@ pub fn judge(rollout: &Rollout, units: &[Unit], before: Before, goal: Goal, poli
 }
 
 fn is_reached(rollout: &Rollout, ready: u32, goal: Goal) -> bool {
-    rollout.is_observed
-        && match goal {
-            Goal::Batch(size) => ready >= size.min(rollout.desired.saturating_sub(rollout.kept_back)),
-            Goal::All => rollout.is_complete && (rollout.idle.is_some() || rollout.ready >= rollout.desired),
+    match goal {
+        Goal::Batch(size) => {
+            rollout.is_observed && ready >= size.min(rollout.desired.saturating_sub(rollout.kept_back))
         }
+        Goal::All => rollout.has_arrived(),
+    }
 }
 
 /// Whether no more is to be expected of a consumer that was broken for long: what is not ready has not been so for long, again.

@@ -118,6 +118,7 @@ pub enum Work {
 }
 
 /// Everything about one config that a decision needs.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each with its own name")]
 #[derive(Debug, Clone)]
 pub struct ConfigView {
     pub id: ConfigId,

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use kube::ResourceExt;
 use kube::api::ListParams;
 use lockstep_api::{Release, ReleasePolicySpec, StormGuardSpec};
-use lockstep_testing::manifests::{config_map, web_deployment};
+use lockstep_testing::manifests::{config_map, testapp_image, web_deployment};
 use lockstep_testing::{SHORT, Scenario, command_line, eventually, impatient, scenario};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -219,6 +219,26 @@ async fn the_storm_guard_does_not_hold_up_what_a_person_asks_for() {
         lockstep(&stage, &promoted, "").await?.expect(0, &["r6"])?;
         let back = lockstep(&stage, &["rollback", "web-env", "--wait", "--timeout", "60s"], "").await?;
         back.expect(0, &["r5 is current"])
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_file_is_released_only_when_its_workloads_have_rolled_out() {
+    scenario("cli-rollouts", |stage| async move {
+        let first = release(&stage, &(web_env("blue", "healthy") + &web_deployment(1))).await?;
+        first.expect(0, &["1.0.0 is current", "deployment/web", "rolled out"])?;
+        // At once: whoever reads the exit code does not wait any more.
+        stage.ready_pods("app=web", 1).await?;
+        release(&stage, &web_deployment(0)).await?.expect(0, &["deployment/web", "it is scaled to zero"])?;
+
+        let bad = web_deployment(1).replace(&testapp_image(), "lockstep.dev/nothing:dev");
+        let late = lockstep(&stage, &["release", "-f", "-", "--wait", "--timeout", "5s"], &bad).await?;
+        late.expect(4, &["timed out", "kubectl rollout status deployment/web"])?;
+        let hasty = bad.replace("  replicas:", "  progressDeadlineSeconds: 5\n  replicas:");
+        let failed = release(&stage, &hasty).await?;
+        failed.expect(2, &["deployment/web", "was not rolled out", "progress deadline"])?;
+        release(&stage, &web_deployment(1)).await?.expect(0, &["deployment/web", "rolled out"])
     })
     .await;
 }
