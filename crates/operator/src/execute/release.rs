@@ -48,8 +48,10 @@ impl Executor {
         let doing = || format!("make release {} in {}", start.name, start.namespace);
         let object = match &start.how {
             How::Amend(fact) if fact.object.spec.moves == moves => return Ok(Vec::new()),
-            How::Amend(_) => {
-                let patch = Patch::Merge(json!({"spec": {"moves": moves}}));
+            How::Amend(fact) => {
+                // Only while it waits: what has started keeps its goal, and is replaced instead.
+                let version = fact.resource_version.0.to_string();
+                let patch = Patch::Merge(json!({"metadata": {"resourceVersion": version}, "spec": {"moves": moves}}));
                 api.patch(&start.name, &patch_params(), &patch).await.doing(doing)?
             }
             How::New | How::Supersede(_) => {
