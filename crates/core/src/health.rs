@@ -137,7 +137,7 @@ fn is_long_broken(unit: &Unit, now: Timestamp) -> bool {
 /// Judges while the new pods come up.
 pub fn judge(rollout: &Rollout, units: &[Unit], before: Before, goal: Goal, policy: &Policy, now: Timestamp) -> Health {
     let new = || units.iter().filter(|unit| unit.is_new);
-    let troubles: Vec<String> = new().filter_map(|unit| trouble(unit, policy)).collect();
+    let troubles: Vec<String> = new().filter_map(|unit| trouble(unit, before, policy)).collect();
     let ready = count(new().filter(|unit| unit.is_ready).count());
     let failing = count(troubles.len());
     let gave_up =
@@ -218,9 +218,10 @@ pub fn stuck(units: &[Unit]) -> impl Iterator<Item = &Unit> {
     units.iter().filter(|unit| !unit.is_new && !unit.is_ready && unit.trouble.is_some())
 }
 
-fn trouble(unit: &Unit, policy: &Policy) -> Option<String> {
+fn trouble(unit: &Unit, before: Before, policy: &Policy) -> Option<String> {
     let restarted = || {
-        let often = unit.restarts > policy.max_restarts;
+        // On the way back the pods are old ones, which may have restarted long ago.
+        let often = unit.restarts > policy.max_restarts && is_after(unit.last_end, before.moved_at);
         often.then(|| format!("restarted {} times", unit.restarts))
     };
     let what = unit.trouble.clone().or_else(restarted)?;
@@ -313,6 +314,21 @@ mod tests {
         assert!(matches!(verdict(&done, &worse, before, Goal::All), Verdict::Failed(_)));
         let well = [unit("a", true), unit("b", true)];
         assert_eq!(verdict(&rollout(2), &well, before, Goal::All), Verdict::Healthy, "it was repaired");
+    }
+
+    #[test]
+    fn restarts_from_before_the_move_count_for_nothing() {
+        let before = Before { broken: 0, moved_at: Some(at(NOW - 60)) };
+        let restarted = |end| Unit { restarts: 5, last_end: Some(at(end)), ..unit("a", true) };
+        assert_eq!(verdict(&rollout(2), &[restarted(NOW - 90)], before, Goal::All), Verdict::Healthy, "it is back");
+        assert!(matches!(verdict(&rollout(2), &[restarted(NOW - 30)], before, Goal::All), Verdict::Failed(_)));
+    }
+
+    #[test]
+    fn who_keeps_pods_back_needs_no_more_than_the_rest_for_a_first_batch() {
+        let kept = Rollout { kept_back: 1, ..rollout(1) };
+        let units = [unit("old", false), unit("new", true)];
+        assert_eq!(verdict(&kept, &units, Before::default(), Goal::Batch(2)), Verdict::Healthy);
     }
 
     #[test]

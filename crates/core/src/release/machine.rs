@@ -308,7 +308,8 @@ impl<'a> Machine<'a> {
             record.before.broken = 0;
         }
         match record.state {
-            State::Waiting | State::Pinning if is_pinned => {
+            // Who was left alone and has its pins again was only overwritten for a moment, by a manifest that knew nothing of them.
+            State::Waiting | State::Pinning | State::LeftAlone if is_pinned => {
                 record.has_joined |= member.template != record.template_before;
                 self.begin_to_watch(record, member);
             }

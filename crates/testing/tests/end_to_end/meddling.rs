@@ -49,8 +49,8 @@ async fn a_canary_goes_on_where_it_was_when_somebody_deletes_its_release_or_its_
         expect_no_gate(&stage).await?;
 
         // A gate that is nobody's: from a backup, or from a release that went while the operator was away.
-        let gate = json!({"was": {"minReadySeconds": null}, "set": {"minReadySeconds": 700}}).to_string();
-        let patch = json!({"metadata": {"annotations": {"lockstep.dev/gate": gate}}, "spec": {"minReadySeconds": 700}});
+        let gate = json!({"was": {"minReadySeconds": null}, "set": {"minReadySeconds": 70}}).to_string();
+        let patch = json!({"metadata": {"annotations": {"lockstep.dev/gate": gate}}, "spec": {"minReadySeconds": 70}});
         steer(&stage, "deployment/web", &patch.to_string()).await?;
         expect_no_gate(&stage).await
     })
