@@ -29,15 +29,19 @@ system:serviceaccount:{{ .Release.Namespace }}:lockstep
 {{- define "lockstep.admissionMode" -}}
 {{- $mode := .Values.admission.mode }}
 {{- if eq $mode "auto" }}{{ ternary "policy" "webhook" (eq (include "lockstep.servesPolicies" .) "true") }}
-{{- else if and (eq $mode "template") .Values.configWebhook.enabled }}{{ fail "configWebhook.enabled: with admission.mode=template no webhook is installed, and no workload joins a release: turn it off" }}
 {{- else if has $mode (list "policy" "webhook" "template") }}{{ $mode }}
 {{- else }}{{ fail (printf "admission.mode: there is no %q: choose auto, policy, webhook or template" $mode) }}
 {{- end }}
 {{- end }}
 
+{{- /* Whether changes of configs are entered before their write returns. In the mode `template` no workload joins a release. */}}
+{{- define "lockstep.configWebhook" -}}
+{{- if and .Values.configWebhook.enabled (ne (include "lockstep.admissionMode" .) "template") }}true{{ end }}
+{{- end }}
+
 {{- /* Whether the operator answers the API server itself. */}}
 {{- define "lockstep.servesWebhooks" -}}
-{{- if or (eq (include "lockstep.admissionMode" .) "webhook") .Values.configWebhook.enabled }}true{{ end }}
+{{- if or (eq (include "lockstep.admissionMode" .) "webhook") (include "lockstep.configWebhook" .) }}true{{ end }}
 {{- end }}
 
 {{- /* Where the policies apply: where Lockstep works, and nowhere else. Part of a binding. */}}

@@ -35,7 +35,14 @@ fn values_with_a_mistake_are_refused_and_the_complaint_names_it() {
     expect_refusal("image.digest=latest", "at '/image/digest'");
     expect_refusal("namespaces={Shop}", "at '/namespaces/0'");
     expect_refusal("kinds[0].group=e2e.lockstep.dev", "at '/kinds/0': missing properties 'version', 'kind'");
-    expect_refusal("admission.mode=template,configWebhook.enabled=true", "configWebhook.enabled");
+}
+
+#[test]
+fn changes_of_configs_are_entered_ahead_wherever_a_workload_can_join() {
+    let asks = |mode: &str| {
+        render(&["--set", &format!("admission.mode={mode}")]).unwrap().contains("- name: configs.lockstep.dev\n")
+    };
+    assert!(asks("policy") && asks("webhook") && !asks("template"));
 }
 
 #[test]
