@@ -27,6 +27,8 @@ const GATHER: Duration = Duration::from_millis(200);
 const RETENTION_DELAY: Duration = Duration::from_secs(5);
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(60);
+/// How often a release's start is put off, each time by `GATHER`: ten seconds in all.
+const MOST_PUT_OFF: u32 = 50;
 /// A consumer that the API server would not let us write is not likely to change at once.
 const REFUSED_RETRY: Duration = Duration::from_secs(5);
 
@@ -41,6 +43,8 @@ pub struct Controller {
     queue: crate::queue::Queue<Work>,
     failures: HashMap<Work, u32>,
     put_backs: PutBacks,
+    /// How often the start of a release was put off for what changed beside it.
+    put_off: HashMap<ConfigId, u32>,
     listings: HashMap<(Watched, Scope), HashSet<Key>>,
     /// The watches that have not yet said all that there is.
     unlisted: HashSet<(Watched, Scope)>,
@@ -74,6 +78,7 @@ impl Controller {
             queue: crate::queue::Queue::default(),
             failures: HashMap::new(),
             put_backs: PutBacks::default(),
+            put_off: HashMap::new(),
             listings: HashMap::new(),
             unlisted: watches,
         }
@@ -198,6 +203,11 @@ impl Controller {
                 running.spawn(async move { Done::Config(id, executor.config(view).await) });
             }
             Work::Start(id) => {
+                if self.index.may_grow(id) && self.has_patience(id) {
+                    self.queue.push(work.clone(), Instant::now(), GATHER);
+                    return false;
+                }
+                self.put_off.remove(id);
                 let Some(start) = self.index.start(id) else { return false };
                 let id = id.clone();
                 running.spawn(async move { Done::Start(id, executor.start(start).await) });
@@ -226,6 +236,13 @@ impl Controller {
             }
         }
         true
+    }
+
+    /// Counts, so that a config that cannot be read keeps no other waiting for long.
+    fn has_patience(&mut self, id: &ConfigId) -> bool {
+        let count = self.put_off.entry(id.clone()).or_insert(0);
+        *count += 1;
+        *count <= MOST_PUT_OFF
     }
 
     /// What no release looks after: a gate that is nobody's, and in template mode a plain name that somebody wrote over a version.

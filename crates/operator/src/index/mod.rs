@@ -849,6 +849,24 @@ mod tests {
     }
 
     #[test]
+    fn a_release_may_grow_by_what_changed_beside_it_and_is_not_read_yet() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        cluster.source("other", &VERSIONED);
+        cluster.workload("Deployment", "web", "app", "", &[]);
+        assert!(!cluster.index.may_grow(&id("other")), "nobody uses it");
+        let (place, kind) = kind("Deployment");
+        let volumes = json!([{"configMap": {"name": "app"}}, {"configMap": {"name": "other"}}]);
+        let data = kind.wrap(json!({"spec": {"volumes": volumes}}));
+        let object = DynamicObject { types: None, metadata: cluster.meta("web", &[], &[]), data };
+        let fact = WorkloadFact::read(&kind, &object).unwrap();
+        cluster.index.apply(Watched::Workload(place), &key("web"), Fact::Workload(fact));
+        assert!(cluster.index.may_grow(&id("app")));
+        cluster.index.remember_digest(&id("other"), ResourceVersion(2), Digest::from("0".repeat(64)));
+        assert!(!cluster.index.may_grow(&id("app")), "it is read");
+    }
+
+    #[test]
     fn what_is_gone_is_no_consumer() {
         let mut cluster = Cluster::default();
         cluster.source("app", &VERSIONED);

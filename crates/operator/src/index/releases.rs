@@ -88,6 +88,11 @@ impl Index {
         self.namespaces.get(&id.namespace)?.start(&id.namespace, &id.config)
     }
 
+    /// Whether another config of its consumers was changed, too, and is not read yet: it may belong to the same release.
+    pub fn may_grow(&self, id: &ConfigId) -> bool {
+        self.namespaces.get(&id.namespace).is_some_and(|namespace| namespace.may_grow(&id.config))
+    }
+
     pub fn release(&self, id: &ReleaseId, now: Timestamp) -> Option<ReleaseView> {
         let namespace = self.namespaces.get(&id.namespace)?;
         let fact = namespace.releases.get(&id.name).filter(|fact| !fact.has_ended())?;
@@ -425,6 +430,14 @@ impl Namespace {
             moves,
             how,
         })
+    }
+
+    fn may_grow(&self, config: &ConfigRef) -> bool {
+        let is_unread = |other: &ConfigRef| {
+            let source = self.sources.get(other).filter(|_| self.opted_in(other));
+            source.is_some_and(|source| self.known_digest(other, source, self.managed.get(other)).is_none())
+        };
+        self.changeable(config).flat_map(|(_, fact)| &fact.references).any(|other| other != config && is_unread(other))
     }
 
     fn step(&self, config: ConfigRef, to: String) -> Option<Move> {
