@@ -109,8 +109,9 @@ struct Borrowed {
 impl Borrowed {
     /// What cannot be read gives nothing back: better a field too long than one of somebody's invention.
     fn read(saved: &str) -> Self {
-        let mut saved: Value = serde_json::from_str(saved).unwrap_or_default();
-        Self { was: saved["was"].take(), set: saved["set"].take() }
+        let saved: Value = serde_json::from_str(saved).unwrap_or_default();
+        let fields = |name: &str| Some(saved[name].clone()).filter(Value::is_object).unwrap_or_else(|| json!({}));
+        Self { was: fields("was"), set: fields("set") }
     }
 }
 
@@ -137,10 +138,11 @@ fn still_ours(now: &Value, set: &Value, wanted: &Value) -> Option<Value> {
 }
 
 fn put(into: &mut Value, fields: &Value) {
-    match fields {
-        Value::Object(fields) => fields.iter().for_each(|(name, value)| put(&mut into[name], value)),
-        value => *into = value.clone(),
+    let Value::Object(fields) = fields else { return *into = fields.clone() };
+    if !into.is_object() {
+        *into = json!({});
     }
+    fields.iter().for_each(|(name, value)| put(&mut into[name], value));
 }
 
 /// How long new pods must be ready before the workload would go on by itself.
@@ -236,6 +238,17 @@ mod tests {
         assert_eq!(opened["spec"].get("minReadySeconds"), None);
         theirs["spec"]["minReadySeconds"] = json!(5);
         assert_eq!(holds_for(&theirs["spec"], Some(&saved(&closed))), None, "somebody wants it shorter");
+    }
+
+    #[test]
+    fn an_annotation_of_somebodys_invention_breaks_nothing() {
+        let spec = json!({"replicas": 3, "minReadySeconds": 1, "strategy": {"type": "RollingUpdate"}});
+        for saved in ["1", "true", "[]", "\"a\"", "{", "{\"set\": 5}", "{\"set\": {\"strategy\": 7}, \"was\": []}"] {
+            assert_eq!(holds_for(&spec, Some(saved)), None, "{saved}");
+            assert_eq!(open(&spec, saved)["spec"], json!({}), "{saved}");
+            close("Deployment", &spec, Some(saved), 1, HOLD);
+            Partition::of("StatefulSet", &spec, Some(saved));
+        }
     }
 
     #[test]

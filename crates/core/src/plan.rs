@@ -138,7 +138,8 @@ pub fn plan(observed: &Observed) -> Vec<Action> {
 /// under way, or that somebody asks for, goes to its end.
 fn plan_without_source(observed: &Observed) -> Vec<Action> {
     let known = observed.managed.is_some() || observed.entry != Entry::default();
-    if known && observed.is_long_unused {
+    // A release under way ends by itself once its consumers are gone.
+    if known && observed.is_long_unused && observed.moving_to.is_none() {
         return vec![Action::Forget];
     }
     let mut actions = Vec::new();

@@ -27,6 +27,7 @@ fn at_rest(why: &str) -> Rollout {
     Rollout { is_observed: true, is_complete: true, idle: Some(why.to_owned()), ..Rollout::default() }
 }
 
+const KEPT_BACK: &str = "its partition keeps every pod at its old version";
 const NO_PODS: &str = "it is scaled to zero";
 const ON_DELETE: &str = "its pods are replaced only when somebody deletes them (OnDelete)";
 
@@ -62,6 +63,8 @@ fn stateful_set(generation: i64, spec: &Value, status: &Value) -> Rollout {
         is_complete: is_by_hand || updated >= desired.saturating_sub(kept_back),
         idle: if desired == 0 {
             Some(NO_PODS.to_owned())
+        } else if kept_back >= desired {
+            Some(KEPT_BACK.to_owned())
         } else {
             (is_by_hand && updated < desired).then(|| ON_DELETE.to_owned())
         },

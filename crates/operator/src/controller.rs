@@ -300,10 +300,14 @@ impl Controller {
             }
             Done::Release(id, outcome) => {
                 let work = Work::Release(id.clone());
+                let is_gone = outcome.as_ref().is_err_and(ExecuteError::is_not_found);
                 let outcome = self.settle_failure(&work, outcome);
                 self.queue.done(&work, Instant::now());
                 if let Some(outcome) = outcome {
                     self.take_in_release(&id, outcome);
+                } else if is_gone {
+                    let work = self.index.lose(&id);
+                    self.take_up(work, Duration::ZERO);
                 }
             }
             Done::Restore(id, written) => {

@@ -232,6 +232,15 @@ impl WorkloadFact {
         })
     }
 
+    /// `kubectl rollout undo` replaces all annotations by those of the old ReplicaSet, also the one that says what a gate has borrowed.
+    /// While the field is as the gate set it, the gate is there.
+    pub fn keep_gate(&mut self, old: &Self) {
+        let is_as_set = old.gate.holds_for.is_some_and(|hold| hold == self.rollout.min_ready);
+        if self.owner.uid == old.owner.uid && is_as_set && self.gate.holds_for.is_none() {
+            (self.gate.saved, self.gate.holds_for) = (old.gate.saved.clone(), old.gate.holds_for);
+        }
+    }
+
     pub fn id(&self) -> ConsumerId {
         ConsumerId { kind: self.owner.kind.clone(), name: self.owner.name.clone() }
     }
@@ -335,6 +344,8 @@ pub struct PodFact {
     /// The uid of what made it.
     pub made_by: Option<String>,
     pub pins: Pins,
+    /// Whether its containers have ended for good: it was evicted, or is done.
+    pub has_ended: bool,
     pub unit: Unit,
 }
 
@@ -348,6 +359,11 @@ impl PodFact {
             resource_version: resource_version(&pod.metadata),
             made_by: controller(&pod.metadata),
             pins: Pins::read(annotation(&pod.metadata, names::PINS).unwrap_or_default()),
+            has_ended: pod
+                .status
+                .as_ref()
+                .and_then(|status| status.phase.as_deref())
+                .is_some_and(|phase| ["Failed", "Succeeded"].contains(&phase)),
             unit: crate::pods::unit(pod),
         })
     }

@@ -279,8 +279,9 @@ impl<'a> Machine<'a> {
 
     /// Nobody wants it any more, but what was moved must not be left alone either.
     fn await_successor(&mut self, newer: &str, at: Timestamp) {
+        let when = if at == Timestamp::MAX { "once that is resumed".to_owned() } else { format!("at {at:.0}") };
         self.progress.reason =
-            format!("release {newer} takes its place at {at:.0}; failures still put the old version back");
+            format!("release {newer} takes its place {when}; failures still put the old version back");
         self.wake_at(at.min(after(self.now, RECHECK)));
     }
 
@@ -332,6 +333,9 @@ impl<'a> Machine<'a> {
         if !is_moved(record) {
             return None;
         }
+        if let Some(why) = self.observed.refused.get(&record.consumer) {
+            self.awaited = Some(cannot_be_written(record, why));
+        }
         self.delete_stuck_pods(member);
         let goal = self.goal(record, member);
         let health = self.judge(record, goal)?;
@@ -346,7 +350,7 @@ impl<'a> Machine<'a> {
             return Some(Failure { reason: format!("{} cannot be written: {why}", record.consumer), joined: None });
         }
         self.wake_at(due);
-        self.awaited = Some(format!("{} cannot be written, and is tried again: {why}", record.consumer));
+        self.awaited = Some(cannot_be_written(record, why));
         None
     }
 
@@ -448,6 +452,9 @@ impl<'a> Machine<'a> {
         if self.now < due {
             self.wake_at(due);
             return None;
+        }
+        if let Some(why) = self.observed.refused.get(&record.consumer) {
+            return Some(format!("it cannot be written: {why}"));
         }
         let Counts { ready, desired, .. } = record.health;
         let place =
@@ -599,6 +606,8 @@ impl<'a> Machine<'a> {
         }
         if self.progress.stage == Stage::FirstBatch && self.observed.policy.canary.is_some() {
             self.progress.stage = Stage::All;
+            // Its pods had to wait for us: the time until here was no standstill.
+            self.progress.consumers.iter_mut().for_each(|record| record.progressed_at = Some(self.now));
             self.enter(Phase::Progressing, "the first batch is well: the rest follows");
         } else if let Some(next) = self.next_wave() {
             (self.progress.wave, self.progress.stage) = (next, Stage::FirstBatch);
@@ -764,13 +773,18 @@ impl<'a> Machine<'a> {
             return;
         };
         let is_theirs = record.has_joined && self.observed.policy.joining.on_failure == JoinedFailure::Hold;
+        let target = self.release().target(&member.pins, record);
         match record.state {
-            State::Waiting => record.state = State::Restored,
-            State::Gone | State::LeftAlone | State::Restored => return,
+            // It was never moved: how it does is its own matter.
+            State::Waiting if target != member.pins => {
+                record.state = State::Restored;
+                return;
+            }
+            State::LeftAlone if target != member.pins => return,
+            State::Gone | State::Restored => return,
             _ if is_theirs => return,
             _ => {}
         }
-        let target = self.release().target(&member.pins, record);
         let restored = Release::restored(&member.pins, record);
         if target == member.pins && restored != member.pins {
             record.state = State::Restoring;
@@ -794,6 +808,10 @@ impl<'a> Machine<'a> {
             record.state = if is_back { State::Restored } else { State::Restoring };
         }
     }
+}
+
+fn cannot_be_written(record: &Record, why: &str) -> String {
+    format!("{} cannot be written, and is tried again: {why}", record.consumer)
 }
 
 /// `a; b; and 3 more`: a sentence stays one.

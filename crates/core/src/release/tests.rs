@@ -361,6 +361,55 @@ fn a_pause_says_what_goes_on_by_itself() {
 }
 
 #[test]
+fn a_canary_that_baked_for_longer_than_the_deadline_goes_on() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.policy.canary = Some(BatchSize::Pods(1));
+    cluster.policy.bake = cluster.policy.progress_deadline + Duration::from_secs(60);
+    assert_eq!(cluster.run(), Phase::Succeeded);
+}
+
+#[test]
+fn a_release_whose_successor_is_paused_looks_after_what_it_moved() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.turn();
+    (cluster.superseded_by, cluster.superseded_at) = (Some("configmap-app-3".into()), Some(Timestamp::MAX));
+    cluster.turn();
+    assert!(cluster.release.progress.reason.contains("once that is resumed"), "{}", cluster.release.progress.reason);
+    cluster.bad.insert("app-2".into());
+    cluster.roll();
+    assert_eq!(cluster.run(), Phase::RolledBack);
+}
+
+#[test]
+fn who_was_never_moved_is_not_judged_on_the_way_back() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD), deployment("later", 1, OLD)]).with_bad("app-2");
+    cluster.turn();
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::RollingBack);
+    cluster.bad.insert("app-1".into());
+    cluster.turn();
+    let later = cluster.release.progress.consumers.iter().find(|record| record.consumer.name == "later").unwrap();
+    assert_eq!(later.state, State::Restored, "its own trouble is its own");
+}
+
+#[test]
+fn a_freeze_in_the_middle_of_a_canary_is_told_and_not_blamed_on_the_version() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.policy.canary = Some(BatchSize::Pods(1));
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    cluster.wait(30);
+    cluster.release.progress = cluster.observe().progress;
+    cluster.refused.insert(cluster.members[0].consumer.clone(), "frozen".into());
+    let step = cluster.observe();
+    assert!(step.progress.reason.contains("cannot be written, and is tried again: frozen"), "{}", step.progress.reason);
+    cluster.wait(301);
+    let step = cluster.observe();
+    assert!(step.progress.reason.contains("it cannot be written: frozen"), "{}", step.progress.reason);
+}
+
+#[test]
 fn a_workload_behind_its_gate_is_not_done() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
     cluster.policy.canary = Some(BatchSize::Pods(1));

@@ -60,6 +60,10 @@ impl ExecuteError {
         said.chars().take(TOLD).collect()
     }
 
+    pub fn is_not_found(&self) -> bool {
+        matches!(&self.cause, kube::Error::Api(status) if status.is_not_found())
+    }
+
     /// Somebody else wrote first: look again rather than report.
     pub fn is_conflict(&self) -> bool {
         matches!(&self.cause, kube::Error::Api(status) if status.is_conflict() || status.is_not_found())

@@ -176,12 +176,10 @@ impl Executor {
     async fn act(&self, view: &ReleaseView, actions: &[Action], outcome: &mut ReleaseOutcome) {
         let write = async |action: &Action| match action {
             Action::Pin { consumer, pins, gate } => {
-                Some((consumer.clone(), self.pin_consumer(view, consumer, pins, *gate).await))
+                Some((Some(consumer.clone()), self.pin_consumer(view, consumer, pins, *gate).await))
             }
-            Action::OpenGate { consumer } => Some((consumer.clone(), self.open_gate(view, consumer).await)),
-            Action::DeletePod { consumer, pod, uid } => {
-                Some((consumer.clone(), self.delete_pod(&view.id.namespace, pod, uid).await))
-            }
+            Action::OpenGate { consumer } => Some((Some(consumer.clone()), self.open_gate(view, consumer).await)),
+            Action::DeletePod { pod, uid, .. } => Some((None, self.delete_pod(&view.id.namespace, pod, uid).await)),
             Action::Hold { .. } | Action::Succeed => None,
         };
         let results: Vec<_> = stream::iter(actions).map(write).buffer_unordered(PARALLEL_PINS).collect().await;
@@ -195,7 +193,10 @@ impl Executor {
                 Err(error) if error.is_conflict() => outcome.conflicts += 1,
                 Err(error) => {
                     tracing::warn!(error = format!("{error:#}"), "a consumer could not be written and is tried again");
-                    outcome.refused.insert(consumer, error.told());
+                    match consumer {
+                        Some(consumer) => drop(outcome.refused.insert(consumer, error.told())),
+                        None => outcome.conflicts += 1,
+                    }
                 }
             }
         }

@@ -199,6 +199,8 @@ struct Namespace {
     releases: HashMap<String, ReleaseFact>,
     /// Releases that somebody deleted while they were under way: what they moved must not be left alone.
     lost: HashMap<String, ReleaseFact>,
+    /// Configs of which a version is used that nobody holds but us.
+    unheld: HashSet<ConfigRef>,
     /// What the API server said about consumers that it would not let a release write.
     refused: HashMap<String, BTreeMap<ConsumerId, String>>,
     policies: HashMap<String, PolicyFact>,
@@ -304,26 +306,22 @@ impl Index {
         self.namespaces.get(&id.namespace).is_some_and(|namespace| namespace.has_orphaned_gate(fact))
     }
 
-    /// Whether pods use a version that nobody holds but us: it would go with its VersionedConfig.
-    pub fn lacks_holder(&self, id: &ConfigId) -> bool {
-        let Some(namespace) = self.namespaces.get(&id.namespace) else { return false };
-        let Some(versions) = namespace.versions.get(&id.config) else { return false };
-        let is_unheld = |fact: &&VersionFact| {
-            fact.owners.iter().all(|owner| owner.kind == "VersionedConfig") && fact.created_at.is_some()
-        };
-        let unheld: HashSet<&str> =
-            versions.values().filter(is_unheld).map(|fact| fact.version.object.as_str()).collect();
-        let mut holders = namespace.users_of(&id.config).filter(|(_, fact)| fact.is_holder);
-        let names_one = |pin: &Pin| matches!(pin, Pin::Version(object) if unheld.contains(object.as_str()));
-        !unheld.is_empty() && holders.any(|(_, fact)| fact.needs(&id.config).is_some_and(names_one))
+    /// Whether somebody has begun to use a version that nobody holds but us: it would go with its VersionedConfig. Says so once.
+    pub fn lacks_holder(&mut self, id: &ConfigId) -> bool {
+        self.namespaces.get_mut(&id.namespace).is_some_and(|namespace| namespace.unheld.remove(&id.config))
     }
 
     /// What a workload's pods are to run as long as nothing is released: what it has, and what slipped.
     pub fn settled_pins(&self, namespace: &str, fact: &WorkloadFact) -> Pins {
         let mut pins = fact.pins.clone();
         let Some(namespace) = self.namespaces.get(namespace) else { return pins };
+        let is_held = |config: &ConfigRef, object: &str| {
+            let held = namespace.managed.get(config).and_then(|managed| managed.object.status.as_ref()?.held.as_ref());
+            held.is_some_and(|held| held.object == object)
+        };
         let exists = |config: &ConfigRef, object: &str| {
-            namespace.versions.get(config).is_some_and(|versions| versions.contains_key(object))
+            let versions = namespace.versions.get(config);
+            versions.is_some_and(|versions| versions.contains_key(object)) && !is_held(config, object)
         };
         let current = |config: &ConfigRef| namespace.table.as_ref()?.table.get(config)?.current.as_deref();
         for (config, pin) in template::put_back(&fact.slipped, exists, current).iter() {
@@ -411,7 +409,9 @@ impl Namespace {
                 let config = ConfigRef::new(kind, name);
                 let was_ours = self.is_ours(&config);
                 self.sources.insert(config.clone(), fact);
-                if was_ours || self.is_ours(&config) { Todo::config(&config) } else { Todo::default() }
+                let consumers = self.forget_unwanted();
+                let is_concerned = was_ours || self.is_ours(&config);
+                Todo { consumers, ..if is_concerned { Todo::config(&config) } else { Todo::default() } }
             }
             ConfigFact::Version(fact) => {
                 let config = fact.config.clone();
@@ -433,11 +433,18 @@ impl Namespace {
         let was_ours = self.is_ours(&config);
         self.sources.remove(&config);
         self.digests.remove(&config);
-        if was_ours { Todo::config(&config) } else { Todo::default() }
+        let consumers = self.forget_unwanted();
+        Todo { consumers, ..if was_ours { Todo::config(&config) } else { Todo::default() } }
     }
 
-    fn apply_workload(&mut self, kind: usize, name: &str, fact: Option<WorkloadFact>) -> Todo {
+    fn apply_workload(&mut self, kind: usize, name: &str, mut fact: Option<WorkloadFact>) -> Todo {
         let key = WorkloadKey { kind, name: name.to_owned() };
+        if let (Some(new), Some(old)) = (&mut fact, self.workloads.get(&key)) {
+            new.keep_gate(old);
+        }
+        if let Some(fact) = fact.as_ref().filter(|fact| fact.is_holder) {
+            self.note_unheld(fact);
+        }
         let is_holder = fact.as_ref().is_some_and(|fact| fact.is_holder);
         let needs_care = fact
             .as_ref()
@@ -481,6 +488,16 @@ impl Namespace {
         Todo { configs: concerned, consumers, releases, retention, ..Todo::default() }
     }
 
+    fn note_unheld(&mut self, fact: &WorkloadFact) {
+        let is_unheld = |config: &&ConfigRef| {
+            let Some(Pin::Version(object)) = fact.needs(config) else { return false };
+            let version = self.versions.get(*config).and_then(|versions| versions.get(object));
+            version.is_some_and(|version| version.owners.iter().all(|owner| owner.kind == "VersionedConfig"))
+        };
+        let unheld: Vec<ConfigRef> = fact.references.iter().filter(is_unheld).cloned().collect();
+        self.unheld.extend(unheld);
+    }
+
     fn forget_user(&mut self, config: &ConfigRef, key: &WorkloadKey) {
         if let Some(users) = self.users.get_mut(config) {
             users.remove(key);
@@ -493,11 +510,13 @@ impl Namespace {
     fn apply_managed(&mut self, name: &str, fact: ManagedFact) -> Todo {
         let config = fact.config.clone();
         self.managed_names.insert(name.to_owned(), config.clone());
-        let held_by = fact.held_by().map(str::to_owned);
+        let (held_by, retry) = (fact.held_by().map(str::to_owned), fact.object.spec.retry.clone());
         let old = self.managed.insert(config.clone(), fact);
         let mut configs = BTreeSet::from([config.clone()]);
         // What was held with it may be tried again.
-        let let_go = old.as_ref().and_then(ManagedFact::held_by).filter(|old| held_by.as_deref() != Some(old));
+        let is_retried = old.as_ref().map(|old| &old.object.spec.retry) != Some(&retry);
+        let let_go =
+            old.as_ref().and_then(ManagedFact::held_by).filter(|old| is_retried || held_by.as_deref() != Some(old));
         let partners = let_go.and_then(|release| self.releases.get(release)).map(|fact| fact.core.configs());
         configs.extend(partners.into_iter().flatten().cloned());
         let releases = self.releases_of([&config].into_iter());
@@ -508,7 +527,7 @@ impl Namespace {
     fn remove_managed(&mut self, name: &str) -> Todo {
         let Some(config) = self.managed_names.remove(name) else { return Todo::default() };
         self.managed.remove(&config);
-        Todo::config(&config)
+        Todo { consumers: self.forget_unwanted(), ..Todo::config(&config) }
     }
 
     /// Only configs whose entry changed are looked into: a table may have thousands.

@@ -95,7 +95,8 @@ impl Index {
 
     pub fn release(&self, id: &ReleaseId, now: Timestamp) -> Option<ReleaseView> {
         let namespace = self.namespaces.get(&id.namespace)?;
-        let fact = namespace.releases.get(&id.name).filter(|fact| !fact.has_ended())?;
+        let is_lost = namespace.lost.contains_key(&id.name);
+        let fact = namespace.releases.get(&id.name).filter(|fact| !fact.has_ended() && !is_lost)?;
         let has_started = fact.core.progress.started_at.is_some();
         let budget = if has_started { None } else { self.budget(now) };
         Some(namespace.release_view(id, fact, &self.default_policy, budget, now))
@@ -105,8 +106,18 @@ impl Index {
     pub fn lost(&self, id: &ReleaseId) -> Option<Lost> {
         let namespace = self.namespaces.get(&id.namespace)?;
         let fact = namespace.lost.get(&id.name).filter(|_| !namespace.fact.is_some_and(|fact| fact.is_going))?;
-        let managed = namespace.managed.get(fact.core.configs().next()?)?;
+        let managed = fact.core.configs().find_map(|config| namespace.managed.get(config))?;
         Some(Lost { fact: fact.clone(), managed: managed.clone() })
+    }
+
+    /// The API server does not know it any more, although we do.
+    pub fn lose(&mut self, id: &ReleaseId) -> Vec<super::Work> {
+        let Some(namespace) = self.namespaces.get_mut(&id.namespace) else { return Vec::new() };
+        let is_lost =
+            namespace.releases.get(&id.name).is_some_and(|fact| fact.is_under_way() && namespace.is_wanted(fact));
+        let work = if is_lost { namespace.remove_release(&id.name) } else { Todo::default() };
+        self.count_releases(&id.namespace);
+        work.within(&id.namespace)
     }
 
     /// There is no place for it any more.
@@ -119,9 +130,14 @@ impl Index {
     /// Remembers which consumers of a release could not be written.
     pub fn note_refused(&mut self, id: &ReleaseId, refused: BTreeMap<ConsumerId, String>) {
         let Some(namespace) = self.namespaces.get_mut(&id.namespace) else { return };
-        if refused.is_empty() {
-            namespace.refused.remove(&id.name);
-        } else {
+        let mut known = namespace.refused.remove(&id.name).unwrap_or_default();
+        // The first words stay: what differs each time, as a port does, would make each time a new record.
+        let told = |(consumer, why): (ConsumerId, String)| {
+            let first = known.remove(&consumer);
+            (consumer, first.unwrap_or(why))
+        };
+        let refused: BTreeMap<ConsumerId, String> = refused.into_iter().map(told).collect();
+        if !refused.is_empty() {
             namespace.refused.insert(id.name.clone(), refused);
         }
     }
@@ -179,7 +195,10 @@ impl Namespace {
     pub(super) fn apply_release(&mut self, name: &str, fact: ReleaseFact) -> Todo {
         let configs: BTreeSet<ConfigRef> = fact.core.configs().cloned().collect();
         let has_ended = fact.has_ended();
-        self.lost.remove(name);
+        // What was written again and has no record yet would start from nothing.
+        if fact.object.status.is_some() {
+            self.lost.remove(name);
+        }
         self.releases.insert(name.to_owned(), fact);
         // What waits for it, or is replaced by it, has to hear of it.
         let releases = self.open_releases();
@@ -193,11 +212,26 @@ impl Namespace {
         let Some(fact) = self.releases.remove(name) else { return Todo::default() };
         let configs = fact.core.configs().cloned().collect();
         let mut lost = BTreeSet::new();
-        if fact.is_under_way() {
+        if fact.is_under_way() && self.is_wanted(&fact) {
             lost.insert(name.to_owned());
             self.lost.insert(name.to_owned(), fact);
         }
         Todo { configs, lost, releases: self.open_releases(), ..Todo::default() }
+    }
+
+    /// Whether there is, or will be again, a VersionedConfig that a release can belong to.
+    fn is_wanted(&self, fact: &ReleaseFact) -> bool {
+        fact.core.configs().any(|config| self.managed.contains_key(config) || self.opted_in(config))
+    }
+
+    /// Forgets lost releases whose configs are nobody's concern any more. Their gates are then nobody's, too.
+    pub(super) fn forget_unwanted(&mut self) -> BTreeSet<WorkloadKey> {
+        let unwanted: Vec<String> =
+            self.lost.iter().filter(|(_, fact)| !self.is_wanted(fact)).map(|(name, _)| name.clone()).collect();
+        let forgotten = unwanted.iter().filter_map(|name| self.lost.remove(name));
+        let configs: BTreeSet<ConfigRef> =
+            forgotten.flat_map(|fact| fact.core.configs().cloned().collect::<Vec<_>>()).collect();
+        self.behind_orphaned_gates(&configs)
     }
 
     pub(super) fn lost_of(&self, config: &ConfigRef) -> BTreeSet<String> {
@@ -215,9 +249,14 @@ impl Namespace {
         let is_expected = |config: &ConfigRef| {
             self.candidates.contains_key(config) || self.moving_to(config).is_some() || !self.lost_of(config).is_empty()
         };
+        // Behind it may be the pods of a version that failed, left to a person: the rest must not follow.
+        let is_held = |config: &ConfigRef| {
+            let held = self.managed.get(config).and_then(|managed| managed.object.status.as_ref()?.held.as_ref());
+            held.zip(fact.pins.get(config)).is_some_and(|(held, pin)| pin.to_string() == held.object)
+        };
         fact.gate.saved.is_some()
             && self.releases_of(fact.references.iter()).is_empty()
-            && !fact.references.iter().any(is_expected)
+            && !fact.references.iter().any(|config| is_expected(config) || is_held(config))
     }
 
     /// Whether what a held version failed together with is another by now: another config of that release, or the code of a consumer
@@ -234,22 +273,26 @@ impl Namespace {
     }
 
     fn has_other_config(&self, failed: &ReleaseFact, config: &ConfigRef) -> bool {
+        let name = Some(failed.core.name.as_str());
         let mut partners = failed.core.moves.iter().filter(|step| step.config != *config && step.from != step.to);
         partners.any(|step| {
             let managed = self.managed.get(&step.config);
-            managed.is_some_and(|managed| managed.held_by() != Some(failed.core.name.as_str()))
+            managed.is_some_and(|managed| managed.held_by() != name || managed.object.spec.retry.as_deref() == name)
         })
     }
 
-    /// Whoever goes back to code from before the release wants the old pair, and not another try.
+    /// Of the consumer that failed, if it had joined. Whoever goes back to code from before the release wants the old pair, and not
+    /// another try.
     fn has_other_code(&self, failed: &ReleaseFact) -> bool {
         let progress = &failed.core.progress;
         let mut joined = progress.consumers.iter().filter(|record| record.has_joined);
-        joined.any(|record| {
-            let users = record.configs.iter().flat_map(|config| self.changeable(config));
-            let Some((_, fact)) = users.into_iter().find(|(_, fact)| fact.id() == record.consumer) else {
-                return false;
-            };
+        let Some(record) = joined.find(|record| progress.reason.starts_with(&format!("{}: ", record.consumer))) else {
+            return false;
+        };
+        let mut users = record.configs.iter().flat_map(|config| self.changeable(config));
+        let consumer =
+            users.find(|(_, fact)| fact.owner.name == record.consumer.name && fact.owner.kind == record.consumer.kind);
+        consumer.is_some_and(|(_, fact)| {
             fact.template != record.template_before && self.is_new_code(fact, progress.started_at)
         })
     }
@@ -426,7 +469,7 @@ impl Namespace {
             name,
             versions: versions.cloned().collect(),
             managed: self.managed.get(&first).cloned(),
-            is_paused: replaced.is_some_and(|replaced| replaced.core.wishes.paused),
+            is_paused: replaced.is_some_and(|replaced| replaced.core.wishes.paused) && !self.goes_back(&moves),
             moves,
             how,
         })
@@ -437,7 +480,20 @@ impl Namespace {
             let source = self.sources.get(other).filter(|_| self.opted_in(other));
             source.is_some_and(|source| self.known_digest(other, source, self.managed.get(other)).is_none())
         };
-        self.changeable(config).flat_map(|(_, fact)| &fact.references).any(|other| other != config && is_unread(other))
+        let others: HashSet<&ConfigRef> = self.changeable(config).flat_map(|(_, fact)| &fact.references).collect();
+        others.into_iter().any(|other| other != config && is_unread(other))
+    }
+
+    /// Whether it takes a change back, or goes where a person chose to go: nobody paused that.
+    fn goes_back(&self, moves: &[Move]) -> bool {
+        let is_chosen = |step: &Move| {
+            let choice = self.managed.get(&step.config).and_then(|managed| managed.object.spec.current.as_ref());
+            let version = self.versions.get(&step.config).and_then(|versions| versions.get(&step.to));
+            choice.is_some_and(|choice| {
+                choice.version == step.to || version.is_some_and(|fact| choice.version == fact.version.name.as_str())
+            })
+        };
+        moves.iter().all(|step| step.from == step.to) || moves.iter().any(is_chosen)
     }
 
     fn step(&self, config: ConfigRef, to: String) -> Option<Move> {
@@ -473,7 +529,11 @@ impl Namespace {
 
     pub(super) fn next_name(&self, config: &ConfigRef) -> String {
         let prefix = release_prefix(config);
-        let numbers = self.releases.keys().filter_map(|name| name.strip_prefix(&prefix)?.parse::<u64>().ok());
+        let numbers = self
+            .releases
+            .keys()
+            .chain(self.lost.keys())
+            .filter_map(|name| name.strip_prefix(&prefix)?.parse::<u64>().ok());
         format!("{prefix}{}", numbers.max().unwrap_or(0) + 1)
     }
 
@@ -514,6 +574,9 @@ impl Namespace {
         let superseded_by = self.superseded_by(&fact.core.name).and_then(|name| self.releases.get(name));
         let waits = superseded_by.filter(|newer| fact.is_under_way() && !self.is_asked_for(newer));
         let superseded_at = waits.and_then(|newer| {
+            if newer.core.wishes.paused && newer.core.progress.started_at.is_none() {
+                return Some(Timestamp::MAX);
+            }
             let policy = self.policy_of(newer, default);
             let members: Vec<Member> = self
                 .workloads_of(&newer.core)
@@ -650,7 +713,9 @@ impl Namespace {
     fn has_other_code_than(&self, pod: &PodFact, fact: &WorkloadFact) -> bool {
         let maker = pod.made_by.as_ref().and_then(|uid| self.workloads.get(self.uids.get(uid)?));
         let is_its = |maker: &WorkloadFact| maker.made_by.as_ref() == Some(&fact.owner.uid);
-        fact.owner.kind == "Deployment" && maker.is_some_and(|maker| is_its(maker) && maker.template != fact.template)
+        fact.owner.kind == "Deployment"
+            && !pod.has_ended
+            && maker.is_some_and(|maker| is_its(maker) && maker.template != fact.template)
     }
 
     /// Whether a consumer is not there yet, and uses a key that differs.
@@ -736,6 +801,10 @@ mod tests {
     }
 
     fn superseded(number: i64, state: &str) -> ReleaseFact {
+        release(number, "Superseded", state)
+    }
+
+    fn release(number: i64, phase: &str, state: &str) -> ReleaseFact {
         let at = Timestamp::from_second(number).unwrap();
         let release = serde_json::json!({
             "apiVersion": "lockstep.dev/v1alpha1",
@@ -746,13 +815,66 @@ mod tests {
                 "from": "app-0", "to": format!("app-{number}"), "fromVersion": "1.0.0", "toVersion": format!("r{number}"),
             }]},
             "status": {
-                "phase": "Superseded",
+                "phase": phase,
                 "startedAt": at,
                 "endedAt": at,
                 "consumers": [{"kind": "Deployment", "name": "web", "state": state, "configs": ["configmap/app"]}],
             },
         });
         ReleaseFact::read(serde_json::from_value(release).unwrap())
+    }
+
+    fn managed(name: &str, held_by: &str) -> ManagedFact {
+        let held =
+            serde_json::json!({"object": format!("{name}-2"), "version": "r2", "release": held_by, "reason": "bad"});
+        let object = serde_json::json!({
+            "apiVersion": "lockstep.dev/v1alpha1",
+            "kind": "VersionedConfig",
+            "metadata": {"name": format!("configmap-{name}"), "namespace": "n", "resourceVersion": "1"},
+            "spec": {"source": {"kind": "ConfigMap", "name": name}},
+            "status": {"held": if held_by.is_empty() { serde_json::Value::Null } else { held }},
+        });
+        ManagedFact::read(serde_json::from_value(object).unwrap())
+    }
+
+    fn config(name: &str) -> ConfigRef {
+        ConfigRef::new(ConfigKind::ConfigMap, name)
+    }
+
+    #[test]
+    fn a_release_that_is_deleted_under_way_is_lost_for_as_long_as_somebody_can_own_it() {
+        let mut namespace = Namespace::default();
+        namespace.apply_managed("configmap-app", managed("app", ""));
+        namespace.apply_release("configmap-app-1", release(1, "Baking", "Ready"));
+        let todo = namespace.remove_release("configmap-app-1");
+        assert!(todo.lost.contains("configmap-app-1"));
+        assert_eq!(namespace.moving_to(&config("app")).as_deref(), Some("app-1"), "it goes on");
+        assert_eq!(namespace.next_name(&config("app")), "configmap-app-2", "its name is taken");
+        namespace.remove_managed("configmap-app");
+        assert_eq!(namespace.moving_to(&config("app")), None, "nobody wants it any more");
+        namespace.apply_release("configmap-app-1", release(1, "Succeeded", "Ready"));
+        assert!(namespace.remove_release("configmap-app-1").lost.is_empty(), "it has ended");
+    }
+
+    #[test]
+    fn a_hold_ends_when_a_config_that_failed_with_it_changes_but_not_when_a_person_aborted() {
+        let both = |phase: &str| {
+            let mut fact = release(1, phase, "Restored");
+            let other = Move { config: config("other"), from: "other-1".into(), to: "other-2".into() };
+            fact.core.moves.push(other);
+            fact
+        };
+        let mut namespace = Namespace::default();
+        namespace.apply_release("configmap-app-1", both("RolledBack"));
+        for name in ["app", "other"] {
+            namespace.apply_managed(&format!("configmap-{name}"), managed(name, "configmap-app-1"));
+        }
+        assert!(!namespace.held_is_outdated(&config("app")));
+        let todo = namespace.apply_managed("configmap-other", managed("other", ""));
+        assert!(todo.configs.contains(&config("app")), "it is looked at again");
+        assert!(namespace.held_is_outdated(&config("app")));
+        namespace.apply_release("configmap-app-1", both("Aborted"));
+        assert!(!namespace.held_is_outdated(&config("app")));
     }
 
     #[test]

@@ -34,7 +34,7 @@ async fn a_good_change_succeeds_and_kubectl_can_wait_for_it() {
 
 #[tokio::test]
 async fn a_crash_at_the_start_is_put_back() {
-    scenario("crash", async |stage| is_put_back(&stage, "crash", "CrashLoopBackOff").await).await;
+    scenario("crash", async |stage| is_put_back(&stage, "crash", &["CrashLoopBackOff"]).await).await;
 }
 
 #[tokio::test]
@@ -42,7 +42,7 @@ async fn pods_that_never_get_ready_are_put_back() {
     scenario("never-ready", |stage| async move {
         let policy = ReleasePolicySpec { progress_deadline_seconds: Some(30), ..impatient() };
         stage.set_policy("default", &policy).await?;
-        is_put_back(&stage, "never-ready", "no progress for 30 s").await
+        is_put_back(&stage, "never-ready", &["no progress for 30 s"]).await
     })
     .await;
 }
@@ -51,7 +51,8 @@ async fn pods_that_never_get_ready_are_put_back() {
 async fn a_crash_within_the_bake_is_put_back() {
     scenario("bake", |stage| async move {
         stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(30), ..impatient() }).await?;
-        is_put_back(&stage, "crash-after 20s", "restarted after it was ready").await
+        // A kubelet that is busy takes its time to start it again.
+        is_put_back(&stage, "crash-after 20s", &["restarted after it was ready", "is not ready any more"]).await
     })
     .await;
 }
@@ -74,13 +75,13 @@ async fn a_missing_key_is_put_back() {
 const REMOVE_COLOR: &str = r#"[{"op": "remove", "path": "/data/COLOR"}]"#;
 
 /// The story of every bad change: it hurts the first pods only, goes back by itself, stays away, and its repair goes out.
-async fn is_put_back(stage: &Scenario, behavior: &str, why: &str) -> Result<()> {
+async fn is_put_back(stage: &Scenario, behavior: &str, why: &[&str]) -> Result<()> {
     set_up(stage, &deployment("web", 2, "")).await?;
     let before = pods(stage, "app=web").await?;
     stage.apply(&config("red", behavior)).await?;
     ended(stage, FIRST, "RolledBack").await?;
     let (_, reason) = standing(stage, FIRST).await?;
-    ensure!(reason.contains(why), "{reason}");
+    ensure!(why.iter().any(|why| reason.contains(why)), "{reason}");
     if !behavior.contains("after") {
         untouched(stage, "app=web", &before).await?;
     }
