@@ -83,6 +83,12 @@ impl<'a> Machine<'a> {
     fn wait_to_start(mut self) -> Step {
         if let Some(newer) = self.observed.superseded_by {
             self.enter(Phase::Superseded, format!("release {newer} took its place before it started"));
+        } else if self.observed.has_succeeded {
+            // It started and ended in one step, and could not record that.
+            self.take_in_members();
+            self.look_who_is_judged();
+            let reason = self.who_runs_it();
+            self.enter(Phase::Succeeded, reason);
         } else if self.release().wishes.abort {
             let reason = "aborted by a person before it started".to_owned();
             self.actions.push(Action::Hold { reason: reason.clone() });

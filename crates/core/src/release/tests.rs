@@ -361,6 +361,20 @@ fn a_pause_says_what_goes_on_by_itself() {
 }
 
 #[test]
+fn what_succeeded_in_its_first_step_and_was_not_recorded_is_not_aborted_any_more() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, NEW)]);
+    cluster.release.wishes.promote = true;
+    cluster.roll();
+    for action in cluster.observe().actions {
+        cluster.perform(action);
+    }
+    assert!(cluster.succeeded, "the operator died before the record");
+    cluster.release.wishes.abort = true;
+    assert_eq!(cluster.run(), Phase::Succeeded);
+    assert_eq!(cluster.held, None);
+}
+
+#[test]
 fn a_canary_that_baked_for_longer_than_the_deadline_goes_on() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
     cluster.policy.canary = Some(BatchSize::Pods(1));
