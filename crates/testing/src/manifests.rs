@@ -113,6 +113,8 @@ containers:
   readinessProbe:
     httpGet: {{path: /readyz, port: 8080}}
     periodSeconds: 1
+    timeoutSeconds: 10
+    failureThreshold: 30
   livenessProbe:
     httpGet: {{path: /healthz, port: 8080}}
   volumeMounts:

@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use tokio::time::{Instant, sleep};
 
 /// For what a controller does as soon as it is told. Patience costs nothing but where something never comes, and machines are busy.
-pub const SHORT: Duration = Duration::from_secs(120);
+pub const SHORT: Duration = Duration::from_secs(180);
 /// For what waits on a kubelet's own rhythm: a minute or more.
-pub const LONG: Duration = Duration::from_secs(240);
+pub const LONG: Duration = Duration::from_secs(360);
 const POLL: Duration = Duration::from_millis(200);
 
 /// Asks again until the answer is good. The last bad answer tells what was wrong.

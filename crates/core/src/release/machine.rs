@@ -441,6 +441,10 @@ impl<'a> Machine<'a> {
             }
             Verdict::Rolling if record.state == State::StillBroken => return None,
             Verdict::Rolling => {
+                // What was ready and is lost begins to come back only now.
+                if record.state == State::Ready {
+                    record.progressed_at = Some(self.now);
+                }
                 record.state = State::Rolling;
                 self.overdue(record)?
             }

@@ -375,6 +375,21 @@ fn what_succeeded_in_its_first_step_and_was_not_recorded_is_not_aborted_any_more
 }
 
 #[test]
+fn a_pod_that_is_lost_long_after_it_was_ready_has_time_to_come_back() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.turn();
+    cluster.turn();
+    cluster.release.wishes.paused = true;
+    cluster.now += SignedDuration::try_from(cluster.policy.progress_deadline * 2).unwrap();
+    cluster.members[0].rollout.is_complete = false;
+    let step = cluster.observe();
+    assert_eq!(step.progress.phase, Phase::Paused, "{}", step.progress.reason);
+    cluster.release.progress = step.progress;
+    let step = cluster.observe();
+    assert_eq!(step.progress.phase, Phase::Paused, "{}", step.progress.reason);
+}
+
+#[test]
 fn a_canary_that_baked_for_longer_than_the_deadline_goes_on() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
     cluster.policy.canary = Some(BatchSize::Pods(1));

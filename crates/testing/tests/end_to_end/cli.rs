@@ -71,7 +71,7 @@ data:
 }
 
 async fn release(stage: &Scenario, manifest: &str) -> Result<Answer> {
-    lockstep(stage, &["release", "--filename", "-", "--wait", "--timeout", "90s"], manifest).await
+    lockstep(stage, &["release", "--filename", "-", "--wait", "--timeout", "300s"], manifest).await
 }
 
 /// The first version is current, and two pods run it.
@@ -143,7 +143,7 @@ async fn half_a_file_is_never_applied_and_its_order_does_not_matter() {
         broken.expect(1, &["nothing: the cluster does not know Nothing"])?;
         let config = stage.kubectl(&["get", "configmap", "web-env", "-o", "jsonpath={.data.COLOR}"]).await?;
         ensure!(config == "blue", "half of the file was applied: {config}");
-        let release = ["release", "-f", "-", "--force-conflicts", "--wait", "--timeout", "90s"];
+        let release = ["release", "-f", "-", "--force-conflicts", "--wait", "--timeout", "300s"];
         let done = lockstep(&stage, &release, &whole).await?;
         done.expect(0, &["configmap/web-env applied", "deployment/web applied", "is current"])?;
         let report = stage.ready_pods("app=web", 1).await?;
@@ -165,7 +165,7 @@ async fn whoever_follows_a_version_that_is_replaced_is_told_so() {
         let (green, red) = (web_env("green", "healthy"), web_env("red", "healthy"));
         let watched = async {
             in_phase(&stage, "Baking").await?;
-            let mut watch = start(&stage, &["watch", "web-env", "--timeout", "60s"]).await?;
+            let mut watch = start(&stage, &["watch", "web-env", "--timeout", "300s"]).await?;
             let mut output = BufReader::new(watch.stdout.take().context("it has no output")?);
             let mut said = String::new();
             output.read_line(&mut said).await?;

@@ -14,9 +14,9 @@ use lockstep_testing::{LONG, SHORT, Scenario, eventually, holds, scenario};
 async fn a_deployment_rolls_to_a_new_template() {
     scenario("deployment-rolls", |stage| async move {
         stage.apply(&(config_map("web-env", "COLOR", "blue") + &web_deployment(2))).await?;
-        stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]).await?;
+        stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=300s"]).await?;
         stage.kubectl(&["set", "env", "deployment/web", "SIZE=large"]).await?;
-        stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]).await?;
+        stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=300s"]).await?;
 
         let pods =
             eventually("two pods of the new template", SHORT, async || stage.ready_pods("app=web", 2).await).await?;
@@ -36,7 +36,7 @@ async fn a_deployment_rolls_to_a_new_template() {
 async fn a_readiness_probe_holds_back_a_bad_template() {
     scenario("probe-holds-back", |stage| async move {
         stage.apply(&web_deployment(2)).await?;
-        stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]).await?;
+        stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=300s"]).await?;
         stage.kubectl(&["set", "env", "deployment/web", "BEHAVIOR=never-ready"]).await?;
 
         eventually("a pod of the bad template that runs unready", SHORT, async || {
@@ -89,9 +89,9 @@ async fn a_service_answers_by_name_from_another_pod() {
     scenario("service-by-name", |stage| async move {
         stage.apply(&web_deployment(2)).await?;
         stage.kubectl(&["expose", "deployment", "web", "--port=80", "--target-port=8080"]).await?;
-        stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]).await?;
+        stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=300s"]).await?;
         stage.apply(&asking_job("http://web/config")).await?;
-        stage.kubectl(&["wait", "--for=condition=Complete", "job/ask", "--timeout=60s"]).await?;
+        stage.kubectl(&["wait", "--for=condition=Complete", "job/ask", "--timeout=300s"]).await?;
 
         let pods = stage.pods("job-name=ask").await?;
         let mut answers = String::new();
@@ -215,6 +215,8 @@ spec:
     readinessProbe:
       httpGet: {{path: /readyz, port: 8080}}
       periodSeconds: 1
+      timeoutSeconds: 10
+      failureThreshold: 30
 ",
         testapp_image()
     )

@@ -188,15 +188,15 @@ impl Desk {
         self.stage.kubectl(&["annotate", "configmap", "shop", "lockstep.dev/policy=careful"]).await?;
         self.change(r#"{"data": {"PRICE": "14", "BEHAVIOR": "healthy"}}"#, 3, "Succeeded").await?;
         self.stage.kubectl(&["rollout", "undo", "deployment/shop"]).await?;
-        self.stage.kubectl(&["rollout", "status", "deployment/shop", "--timeout=120s"]).await.map(drop)
+        self.stage.kubectl(&["rollout", "status", "deployment/shop", "--timeout=300s"]).await.map(drop)
     }
 
     async fn change(&self, patch: &str, number: u32, end: &str) -> Result<()> {
         self.stage.kubectl(&["patch", "configmap", "shop", "--patch", patch]).await?;
         let release = format!("release/configmap-shop-{number}");
-        self.stage.kubectl(&["wait", "--for=create", &release, "--timeout=60s"]).await?;
+        self.stage.kubectl(&["wait", "--for=create", &release, "--timeout=300s"]).await?;
         let ended = format!("--for=jsonpath={{.status.phase}}={end}");
-        self.stage.kubectl(&["wait", &ended, &release, "--timeout=120s"]).await.map(drop)
+        self.stage.kubectl(&["wait", &ended, &release, "--timeout=300s"]).await.map(drop)
     }
 
     async fn pods_are_ready(&self) -> Result<()> {

@@ -473,7 +473,7 @@ async fn the_documented_command_goes_back_to_plain_references() {
         uninstall(&stage).await?;
         let remove = r#"[{"op": "remove", "path": "/spec/template/metadata/annotations/lockstep.dev~1pins"}]"#;
         stage.kubectl(&["patch", "deployment", "web", "--type=json", "-p", remove]).await?;
-        stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]).await?;
+        stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=300s"]).await?;
         ensure!(stage.pins("deployment/web").await?.is_empty(), "pins are left");
         let pods = eventually("two pods", SHORT, async || stage.ready_pods("app=web", 2).await).await?;
         for pod in pods {

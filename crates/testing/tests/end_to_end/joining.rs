@@ -51,7 +51,7 @@ async fn set_config_webhook(stage: &Scenario, enabled: bool) -> Result<()> {
     let own = stage.elsewhere("lockstep-system");
     let value = format!("configWebhook.enabled={enabled}");
     own.helm(&["upgrade", "lockstep", chart, "--reuse-values", "--set", &value, "--wait"]).await?;
-    own.kubectl(&["rollout", "status", "deployment/lockstep", "--timeout=120s"]).await?;
+    own.kubectl(&["rollout", "status", "deployment/lockstep", "--timeout=300s"]).await?;
     if enabled {
         eventually("the webhook to be registered", SHORT, async || {
             let path = "jsonpath={.webhooks[*].clientConfig.caBundle}";

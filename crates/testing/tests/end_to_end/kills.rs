@@ -225,6 +225,8 @@ containers:
   readinessProbe:
     httpGet: {{path: /readyz, port: 8080}}
     periodSeconds: 1
+    timeoutSeconds: 10
+    failureThreshold: 30
 ",
         testapp_image()
     )

@@ -14,7 +14,7 @@ use lockstep_testing::report::ConfigReport;
 use lockstep_testing::{SHORT, Scenario, eventually, holds, impatient, scenario};
 use serde_json::json;
 
-use super::releases::{self, FIRST, ended, phase, steer};
+use super::releases::{self, FIRST, ended, phase, steer, until_promoted};
 
 /// A change of config whose new pods never get ready keeps the old ones: a lost one comes back with its old config.
 #[tokio::test]
@@ -179,6 +179,8 @@ async fn three_configs_changed_together_make_one_rollout() {
         }
         eventually("a ready pod", SHORT, async || stage.ready_pods("app=web", 1).await).await?;
         ensure!(stage.replica_sets().await?.len() == 1, "the first deployment made more than one ReplicaSet");
+        // Time enough for all three to be written and read.
+        stage.set_policy("default", &ReleasePolicySpec { settle_milliseconds: Some(5_000), ..impatient() }).await?;
         let patch = |value: serde_json::Value| Patch::Merge(value);
         let (env, files) = (json!({"data": {"COLOR": "green"}}), json!({"data": {"color": "green"}}));
         let secret = json!({"stringData": {"COLOR": "green"}});
@@ -383,11 +385,6 @@ async fn a_version_says_who_made_it_and_why() {
     .await;
 }
 
-/// A bake that lasts until somebody ends it: whatever is to happen within has the time that it needs.
-fn until_promoted() -> ReleasePolicySpec {
-    ReleasePolicySpec { bake_seconds: Some(600), ..impatient() }
-}
-
 /// Changes the config, and in the bake of its release the code of these Deployments. Their pins stay as the release has them.
 async fn new_code_in_the_bake(stage: &Scenario, names: &[&str]) -> Result<()> {
     stage.apply(&releases::config("green", "healthy")).await?;
@@ -486,6 +483,8 @@ containers:
   readinessProbe:
     httpGet: {{path: /readyz, port: 8080}}
     periodSeconds: 1
+    timeoutSeconds: 10
+    failureThreshold: 30
   volumeMounts:
   - {{name: config-map, mountPath: /etc/config/config-map}}
   - {{name: secret, mountPath: /etc/config/secret}}

@@ -20,7 +20,7 @@ async fn a_good_change_succeeds_and_kubectl_can_wait_for_it() {
         set_up(&stage, &deployment("web", 2, "")).await?;
         stage.apply(&config("green", "healthy")).await?;
         appears(&stage, FIRST).await?;
-        stage.kubectl(&["wait", "--for=condition=Succeeded", &format!("release/{FIRST}"), "--timeout=60s"]).await?;
+        stage.kubectl(&["wait", "--for=condition=Succeeded", &format!("release/{FIRST}"), "--timeout=300s"]).await?;
         expect(&stage, "app=web", &["green", "green"]).await?;
         stage.released("configmap/app", "r2").await?;
         let shown = stage.kubectl(&["get", "releases"]).await?;
@@ -34,7 +34,8 @@ async fn a_good_change_succeeds_and_kubectl_can_wait_for_it() {
 
 #[tokio::test]
 async fn a_crash_at_the_start_is_put_back() {
-    scenario("crash", async |stage| is_put_back(&stage, "crash", &["CrashLoopBackOff"]).await).await;
+    scenario("crash", async |stage| is_put_back(&stage, "crash", &["CrashLoopBackOff", "restarted 2 times"]).await)
+        .await;
 }
 
 #[tokio::test]
@@ -50,9 +51,10 @@ async fn pods_that_never_get_ready_are_put_back() {
 #[tokio::test]
 async fn a_crash_within_the_bake_is_put_back() {
     scenario("bake", |stage| async move {
-        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(30), ..impatient() }).await?;
-        // A kubelet that is busy takes its time to start it again.
-        is_put_back(&stage, "crash-after 20s", &["restarted after it was ready", "is not ready any more"]).await
+        stage.set_policy("default", &until_promoted()).await?;
+        // A kubelet that is busy takes its time to start it again, or to say so.
+        let why = ["restarted after it was ready", "is not ready any more", "CrashLoopBackOff", "restarted 2 times"];
+        is_put_back(&stage, "crash-after 30s", &why).await
     })
     .await;
 }
@@ -96,9 +98,20 @@ async fn is_put_back(stage: &Scenario, behavior: &str, why: &[&str]) -> Result<(
         Ok(())
     })
     .await?;
+    // The repair is not about time.
+    stage.set_policy("default", &impatient()).await?;
     stage.apply(&config("green", "healthy")).await?;
     ended(stage, SECOND, "Succeeded").await?;
     expect(stage, "app=web", &["green", "green"]).await
+}
+
+/// A bake that lasts until somebody ends it: whatever is to happen within it has the time that it needs.
+pub(crate) fn until_promoted() -> ReleasePolicySpec {
+    ReleasePolicySpec { bake_seconds: Some(600), ..impatient() }
+}
+
+pub(crate) async fn promote(stage: &Scenario, release: &str) -> Result<()> {
+    steer(stage, &format!("release/{release}"), r#"{"spec": {"promote": true}}"#).await
 }
 
 #[tokio::test]
@@ -138,8 +151,7 @@ async fn a_later_wave_never_sees_a_bad_version() {
 async fn during_a_canary_exactly_the_first_batch_runs_the_new_version() {
     scenario("canary", |stage| async move {
         let canary = Canary { size: k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(2) };
-        let policy = ReleasePolicySpec { bake_seconds: Some(15), canary: Some(canary), ..impatient() };
-        stage.set_policy("default", &policy).await?;
+        stage.set_policy("default", &ReleasePolicySpec { canary: Some(canary), ..until_promoted() }).await?;
         set_up(&stage, &deployment("web", 6, "")).await?;
         let strategy = async || {
             stage
@@ -162,6 +174,7 @@ async fn during_a_canary_exactly_the_first_batch_runs_the_new_version() {
             stage.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default()).await?;
         }
         expect(&stage, "app=web", &batch).await?;
+        promote(&stage, FIRST).await?;
         ended(&stage, FIRST, "Succeeded").await?;
         expect(&stage, "app=web", &["green"; 6]).await?;
         ensure!(strategy().await? == before, "what the user had set is not back: {} was {before}", strategy().await?);
@@ -486,6 +499,8 @@ containers:
   readinessProbe:
     httpGet: {{path: /readyz, port: 8080}}
     periodSeconds: 1
+    timeoutSeconds: 10
+    failureThreshold: 30
 {ENV_FROM}{}",
         testapp_image(),
         indent(besides, 2)

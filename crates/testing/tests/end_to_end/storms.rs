@@ -185,7 +185,7 @@ async fn code_and_config_that_fail_together_are_left_to_a_person_while_the_old_p
         .await?;
 
         stage.kubectl(&["rollout", "undo", "deployment/shop"]).await?;
-        stage.kubectl(&["rollout", "status", "deployment/shop", "--timeout=120s"]).await?;
+        stage.kubectl(&["rollout", "status", "deployment/shop", "--timeout=300s"]).await?;
         expect_color(&stage, "app=shop", REPLICAS, "blue").await?;
         expect_build(&stage, "1").await?;
 

@@ -8,7 +8,8 @@ use lockstep_testing::{LONG, SHORT, Scenario, command_line, eventually, impatien
 use serde_json::Value;
 
 use super::releases::{
-    FIRST, SECOND, appears, config, deployment, ended, expect, phase, pods, set_up, standing, steer,
+    FIRST, SECOND, appears, config, deployment, ended, expect, phase, pods, promote, set_up, standing, steer,
+    until_promoted,
 };
 
 /// The release has a condition of this type, with this status.
@@ -78,6 +79,8 @@ async fn a_service_that_was_broken_can_be_repaired() {
             Ok(())
         })
         .await?;
+        // What it said before stays in its status until it has a new ReplicaSet, which may take its time.
+        steer(&stage, "deployment/web", r#"{"spec": {"progressDeadlineSeconds": 600}}"#).await?;
         stage.apply(&config("green", "healthy")).await?;
         ended(&stage, FIRST, "Succeeded").await?;
         expect(&stage, "app=web", &["green"]).await
@@ -188,8 +191,7 @@ async fn what_somebody_changes_behind_the_gate_stays_as_they_want_it() {
 async fn scaling_in_the_middle_of_a_canary_changes_nothing_about_it() {
     scenario("scaled", |stage| async move {
         let size = IntOrString::String("20%".into());
-        let policy = ReleasePolicySpec { bake_seconds: Some(15), canary: Some(Canary { size }), ..impatient() };
-        stage.set_policy("default", &policy).await?;
+        stage.set_policy("default", &ReleasePolicySpec { canary: Some(Canary { size }), ..until_promoted() }).await?;
         let set = stateful_set(&deployment("db", 3, ""));
         set_up(&stage, &(deployment("web", 5, "") + &set)).await?;
         stage.apply(&config("green", "healthy")).await?;
@@ -198,6 +200,7 @@ async fn scaling_in_the_middle_of_a_canary_changes_nothing_about_it() {
         stage.kubectl(&["scale", "deployment/web", "--replicas=6"]).await?;
         stage.kubectl(&["scale", "statefulset/db", "--replicas=2"]).await?;
         expect(&stage, "app=db", &["blue", "green"]).await?;
+        promote(&stage, FIRST).await?;
         ended(&stage, FIRST, "Succeeded").await?;
         expect(&stage, "app=db", &["green", "green"]).await?;
         expect(&stage, "app=web", &["green"; 6]).await
@@ -299,7 +302,7 @@ async fn a_pod_that_finds_no_node_during_the_bake_is_not_the_configs_fault() {
 #[tokio::test]
 async fn a_job_that_fails_during_the_bake_puts_its_cron_job_back() {
     scenario("job", |stage| async move {
-        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(30), ..impatient() }).await?;
+        stage.set_policy("default", &until_promoted()).await?;
         stage.apply(&config("blue", "healthy")).await?;
         stage.released("configmap/app", "1.0.0").await?;
         stage.apply(&cron_job()).await?;
@@ -352,7 +355,7 @@ fn stateful_set(deployment: &str) -> String {
 /// Three pods, the first of which bakes with the new version.
 pub(crate) async fn careful(stage: &Scenario) -> Result<()> {
     let canary = Some(Canary { size: IntOrString::Int(1) });
-    stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(12), canary, ..impatient() }).await?;
+    stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(20), canary, ..impatient() }).await?;
     set_up(stage, &deployment("web", 3, "")).await?;
     stage.apply(&config("green", "healthy")).await?;
     appears(stage, FIRST).await?;
