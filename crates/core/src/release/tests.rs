@@ -433,6 +433,7 @@ fn a_freeze_in_the_middle_of_a_canary_is_told_and_not_blamed_on_the_version() {
     cluster.refused.insert(cluster.members[0].consumer.clone(), "frozen".into());
     let step = cluster.observe();
     assert!(step.progress.reason.contains("cannot be written, and is tried again: frozen"), "{}", step.progress.reason);
+    cluster.release.progress = step.progress;
     cluster.wait(301);
     let step = cluster.observe();
     assert!(step.progress.reason.contains("it cannot be written: frozen"), "{}", step.progress.reason);
