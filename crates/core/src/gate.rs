@@ -109,8 +109,9 @@ struct Borrowed {
 impl Borrowed {
     /// What cannot be read gives nothing back: better a field too long than one of somebody's invention.
     fn read(saved: &str) -> Self {
-        let mut saved: Value = serde_json::from_str(saved).unwrap_or_default();
-        Self { was: saved["was"].take(), set: saved["set"].take() }
+        // Not taken out of it: anybody may write the annotation, and only an object has fields to take.
+        let saved: Value = serde_json::from_str(saved).unwrap_or_default();
+        Self { was: saved["was"].clone(), set: saved["set"].clone() }
     }
 }
 
@@ -138,7 +139,12 @@ fn still_ours(now: &Value, set: &Value, wanted: &Value) -> Option<Value> {
 
 fn put(into: &mut Value, fields: &Value) {
     match fields {
-        Value::Object(fields) => fields.iter().for_each(|(name, value)| put(&mut into[name], value)),
+        Value::Object(fields) => {
+            if !into.is_object() {
+                *into = json!({});
+            }
+            fields.iter().for_each(|(name, value)| put(&mut into[name], value));
+        }
         value => *into = value.clone(),
     }
 }
@@ -272,5 +278,17 @@ mod tests {
         assert!(!can_close("Deployment", &json!({"strategy": {"type": "Recreate"}})));
         assert!(!can_close("StatefulSet", &json!({"updateStrategy": {"type": "OnDelete"}})));
         assert!(!can_close("CronJob", &json!({})));
+    }
+
+    #[test]
+    fn whatever_somebody_writes_into_the_annotation_is_read() {
+        let spec = json!({"minReadySeconds": 5});
+        for saved in ["", "1", "[]", "\"x\"", "null", "{\"was\": 1}", "{\"set\": []}"] {
+            assert_eq!(holds_for(&spec, Some(saved)), None, "{saved}");
+            assert_eq!(open(&spec, saved)["spec"], json!({}), "{saved}");
+            assert_eq!(Partition::of("StatefulSet", &spec, Some(saved)), Some(Partition { now: 0, own: 0 }), "{saved}");
+            let closed = close("Deployment", &spec, Some(saved), 1, HOLD);
+            assert!(closed["metadata"]["annotations"][names::GATE].is_string(), "{saved}");
+        }
     }
 }
