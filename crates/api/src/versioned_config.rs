@@ -6,6 +6,10 @@ use lockstep_core::{ConfigKind, ConfigRef};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// A config has one VersionedConfig: its name leaves room for no other.
+const IS_NAMED_AFTER_SOURCE: &str =
+    "self.metadata.name == (self.spec.source.kind == 'ConfigMap' ? 'configmap-' : 'secret-') + self.spec.source.name";
+
 /// A ConfigMap or Secret whose changes become versions.
 #[allow(clippy::duplicated_attributes, reason = "each column has a type of its own")]
 #[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -17,6 +21,7 @@ use serde::{Deserialize, Serialize};
     status = "VersionedConfigStatus",
     shortname = "vc",
     category = "lockstep",
+    validation = Rule::new(IS_NAMED_AFTER_SOURCE).message("it must be named after its source: configmap-NAME or secret-NAME"),
     printcolumn(name = "Kind", type_ = "string", json_path = ".spec.source.kind"),
     printcolumn(name = "Source", type_ = "string", json_path = ".spec.source.name"),
     printcolumn(name = "Current", type_ = "string", json_path = ".status.current.version"),
@@ -40,6 +45,7 @@ pub struct VersionedConfigSpec {
     pub current: Option<Choice>,
     /// The name of a release that failed and is to be tried again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub retry: Option<String>,
 }
 
@@ -48,10 +54,12 @@ pub struct VersionedConfigSpec {
 #[serde(rename_all = "camelCase")]
 pub struct Choice {
     /// The name of the version to run.
+    #[schemars(length(min = 1, max = 253))]
     pub version: String,
     /// Only for as long as the source has this version: the next change of the source is released again. Without it, the choice holds
     /// until it is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub instead_of: Option<String>,
 }
 
@@ -71,6 +79,8 @@ pub struct Held {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Source {
     pub kind: SourceKind,
+    /// As Kubernetes takes it for a ConfigMap or Secret.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
 }
 

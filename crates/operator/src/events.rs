@@ -25,12 +25,15 @@ pub enum Reason {
     ConfigRolledBack,
     /// A change cannot become a version.
     Refused,
+    /// An object cannot be read.
+    Unreadable,
 }
 
 impl Reason {
     #[cfg(test)]
     fn all() -> impl Iterator<Item = Self> {
-        Phase::ALL.into_iter().map(Self::Phase).chain([Self::ConfigReleased, Self::ConfigRolledBack, Self::Refused])
+        let others = [Self::ConfigReleased, Self::ConfigRolledBack, Self::Refused, Self::Unreadable];
+        Phase::ALL.into_iter().map(Self::Phase).chain(others)
     }
 
     pub fn name(self) -> &'static str {
@@ -39,6 +42,7 @@ impl Reason {
             Self::ConfigReleased => "ConfigReleased",
             Self::ConfigRolledBack => "ConfigRolledBack",
             Self::Refused => "Refused",
+            Self::Unreadable => "Unreadable",
         }
     }
 
@@ -47,7 +51,8 @@ impl Reason {
         match self {
             Self::Phase(RollingBack | RolledBack | Failed | Rejected | Aborted)
             | Self::ConfigRolledBack
-            | Self::Refused => EventType::Warning,
+            | Self::Refused
+            | Self::Unreadable => EventType::Warning,
             Self::Phase(_) | Self::ConfigReleased => EventType::Normal,
         }
     }
@@ -56,6 +61,7 @@ impl Reason {
         match self {
             Self::ConfigReleased | Self::ConfigRolledBack => "Pin",
             Self::Phase(_) | Self::Refused => "Release",
+            Self::Unreadable => "Read",
         }
     }
 }

@@ -5,6 +5,7 @@ mod config;
 mod release;
 mod retention;
 mod status;
+mod unreadable;
 
 use std::time::Duration;
 

@@ -3,6 +3,7 @@
 
 mod argo;
 mod audit;
+mod bounds;
 mod chart;
 mod cli;
 mod cluster;
