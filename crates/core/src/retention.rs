@@ -30,14 +30,17 @@ pub enum Change {
     Delete { object: String },
 }
 
-/// What to change about a config's versions. `protected` are the objects that the table names.
+/// What to change about a config's versions. `protected` are the objects that the table, a release or the source itself needs.
 pub fn retain(holdings: &[Holding], protected: &BTreeSet<String>, count: usize, our_uid: &str) -> Vec<Change> {
-    let kept = newest(holdings, count);
+    let is_used = |holding: &&Holding| {
+        protected.contains(&holding.version.object) || holding.is_wanted || !holding.users.is_empty()
+    };
+    let kept = newest(holdings.iter().filter(|holding| !is_used(holding)), count);
     holdings.iter().filter_map(|holding| change(holding, &kept, protected, our_uid)).collect()
 }
 
-fn newest(holdings: &[Holding], count: usize) -> BTreeSet<u64> {
-    let mut numbers: Vec<u64> = holdings.iter().map(|holding| holding.version.number).collect();
+fn newest<'a>(holdings: impl Iterator<Item = &'a Holding>, count: usize) -> BTreeSet<u64> {
+    let mut numbers: Vec<u64> = holdings.map(|holding| holding.version.number).collect();
     numbers.sort_unstable_by(|a, b| b.cmp(a));
     numbers.into_iter().take(count).collect()
 }
@@ -90,6 +93,18 @@ mod tests {
         let versions = [holding(1, &[OURS], &[]), holding(2, &[OURS, "rs-2"], &["rs-2"]), holding(3, &[OURS], &[])];
         let changes = retain(&versions, &BTreeSet::new(), 1, OURS);
         assert_eq!(changes, [Change::Delete { object: "app-1".into() }, set("app-2", &[], false)]);
+    }
+
+    #[test]
+    fn versions_are_kept_besides_those_in_use() {
+        let versions = [
+            holding(1, &[OURS], &[]),
+            holding(2, &[OURS], &[]),
+            holding(3, &[OURS, "rs-3"], &["rs-3"]),
+            holding(4, &[OURS], &[]),
+        ];
+        let changes = retain(&versions, &BTreeSet::from(["app-4".to_owned()]), 1, OURS);
+        assert_eq!(changes, [Change::Delete { object: "app-1".into() }, set("app-3", &[], false)]);
     }
 
     #[test]
