@@ -32,17 +32,22 @@ pub enum Change {
 
 /// What to change about a config's versions. `protected` are the objects that the table, a release or the source itself needs.
 pub fn retain(holdings: &[Holding], protected: &BTreeSet<String>, count: usize, our_uid: &str) -> Vec<Change> {
-    let is_used = |holding: &&Holding| {
-        protected.contains(&holding.version.object) || holding.is_wanted || !holding.users.is_empty()
-    };
-    let kept = newest(holdings.iter().filter(|holding| !is_used(holding)), count);
+    let kept = newest(holdings, protected, count);
     holdings.iter().filter_map(|holding| change(holding, &kept, protected, our_uid)).collect()
 }
 
-fn newest<'a>(holdings: impl Iterator<Item = &'a Holding>, count: usize) -> BTreeSet<u64> {
-    let mut numbers: Vec<u64> = holdings.map(|holding| holding.version.number).collect();
-    numbers.sort_unstable_by(|a, b| b.cmp(a));
-    numbers.into_iter().take(count).collect()
+/// As many as are kept besides those in use, and what is in use among them: when its user goes, it is one of the newest.
+fn newest(holdings: &[Holding], protected: &BTreeSet<String>, count: usize) -> BTreeSet<u64> {
+    let mut sorted: Vec<&Holding> = holdings.iter().collect();
+    sorted.sort_unstable_by_key(|holding| std::cmp::Reverse(holding.version.number));
+    let mut room = count;
+    let is_within = |holding: &&Holding| {
+        let is_used = protected.contains(&holding.version.object) || holding.is_wanted || !holding.users.is_empty();
+        let is_within = room > 0;
+        room -= usize::from(is_within && !is_used);
+        is_within
+    };
+    sorted.into_iter().take_while(is_within).map(|holding| holding.version.number).collect()
 }
 
 fn change(holding: &Holding, kept: &BTreeSet<u64>, protected: &BTreeSet<String>, our_uid: &str) -> Option<Change> {
@@ -104,7 +109,7 @@ mod tests {
             holding(4, &[OURS], &[]),
         ];
         let changes = retain(&versions, &BTreeSet::from(["app-4".to_owned()]), 1, OURS);
-        assert_eq!(changes, [Change::Delete { object: "app-1".into() }, set("app-3", &[], false)]);
+        assert_eq!(changes, [Change::Delete { object: "app-1".into() }]);
     }
 
     #[test]

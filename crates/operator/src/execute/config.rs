@@ -17,7 +17,7 @@ use super::{
     post_params, written_managed,
 };
 use crate::content::Content;
-use crate::facts::{ConfigFact, Key, ManagedFact, ResourceVersion, SourceFact, VersionFact};
+use crate::facts::{ConfigFact, Key, ManagedFact, ReleaseFact, ResourceVersion, SourceFact, VersionFact};
 use crate::index::{ConfigId, ConfigView, Fact, Watched};
 
 /// What came of writing a version and its place in the table.
@@ -298,7 +298,9 @@ impl Executor {
             found.map_or_else(|| object.to_owned(), |version| version.name.to_string())
         };
         let from = managed.released().unwrap_or_default().to_owned();
-        let known = view.rejected.iter().find(|fact| fact.core.moves.iter().any(|step| step.to == object));
+        let is_it = |fact: &&ReleaseFact| fact.core.moves.iter().any(|step| step.to == object);
+        // Who asks for another try hears of its end by a release of its own.
+        let known = view.rejected.iter().find(is_it).filter(|_| !is_retried(view));
         let release = known.map_or_else(|| view.next_release_name.clone(), |fact| fact.core.name.clone());
         let held = Held { object: object.to_owned(), version: name_of(object), release, reason: reason.clone() };
         let noted = self.note(managed, json!({"held": held})).await?;
