@@ -17,3 +17,4 @@ mod policies;
 mod releases;
 mod storms;
 mod truth;
+mod versions;
