@@ -452,3 +452,77 @@ fn managed(fact: &ManagedFact, held_is_outdated: bool) -> Managed {
             .map(|choice| Choice { version: choice.version.clone(), instead_of: choice.instead_of.clone() }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockstep_api::VersionedConfigStatus;
+    use lockstep_core::ConfigKind;
+
+    use super::*;
+
+    const OBJECT: &str = "app-aaaaaaaaaa";
+
+    fn managed_with(status: serde_json::Value) -> ManagedFact {
+        let source = ApiSource { kind: ConfigKind::ConfigMap.into(), name: "app".into() };
+        let mut object =
+            VersionedConfig::new("configmap-app", VersionedConfigSpec { source, current: None, retry: None });
+        object.status = Some(serde_json::from_value::<VersionedConfigStatus>(status).unwrap());
+        ManagedFact::read(object)
+    }
+
+    fn refused(message: &str) -> ManagedFact {
+        let condition = json!({
+            "type": "Ready", "status": "False", "reason": REFUSED, "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        managed_with(json!({"conditions": [condition]}))
+    }
+
+    #[test]
+    fn what_pods_get_at_once_and_what_was_refused_before_is_created_first() {
+        let (offered, current) = (
+            Entry { current: Some("app-0".into()), next: Some(OBJECT.into()), ..Entry::default() },
+            Entry { current: Some(OBJECT.into()), ..Entry::default() },
+        );
+        let fresh = managed_with(json!({}));
+        assert!(is_announced_first(&offered, OBJECT, &fresh));
+        assert!(!is_announced_first(&current, OBJECT, &fresh), "an adoption");
+        let refusal = Refusal::ObjectInTheWay { object: OBJECT.into() };
+        assert!(!is_announced_first(&offered, OBJECT, &refused(&refusal.to_string())));
+        let refusal = Refusal::NotCreated { object: OBJECT.into(), reason: "exceeded quota".into() };
+        assert!(!is_announced_first(&offered, OBJECT, &refused(&refusal.to_string())));
+        assert!(is_announced_first(&offered, OBJECT, &refused("version 1.4.0 has other content already")));
+    }
+
+    #[test]
+    fn our_account_knows_a_version_only_as_it_was_made() {
+        let version = |number: u64| Version {
+            object: OBJECT.into(),
+            name: "r2".parse().unwrap(),
+            number,
+            digest: String::new(),
+            changed_by: None,
+            reason: None,
+        };
+        let managed = managed_with(json!({"versions": [{"version": "r2", "number": 2, "object": OBJECT}]}));
+        assert!(is_accounted(Some(&managed), &version(2)));
+        assert!(!is_accounted(Some(&managed), &version(90)));
+        assert!(!is_accounted(None, &version(2)));
+    }
+
+    #[test]
+    fn content_counts_only_together_with_what_the_watch_knows_of_it() {
+        let object = json!({"metadata": {"name": "app", "resourceVersion": "7"}});
+        let content = Content::parse(ConfigKind::ConfigMap, &object).unwrap();
+        let source = |version: &str| {
+            let meta = serde_json::from_value(json!({"name": "app", "resourceVersion": version})).unwrap();
+            match ConfigFact::read(ConfigKind::ConfigMap, &meta) {
+                Some(ConfigFact::Source(source)) => source,
+                _ => unreachable!(),
+            }
+        };
+        assert!(!is_outdated(Some(&content), Some(&source("7"))));
+        assert!(is_outdated(Some(&content), Some(&source("6"))), "somebody changed it since");
+        assert!(!is_outdated(None, Some(&source("6"))), "nothing was read");
+    }
+}
