@@ -30,6 +30,7 @@ impl Entry {
     }
 
     /// The same without a version that is not to be had after all: nobody may join it, or stay with it.
+    #[must_use]
     pub fn without(&self, version: &str) -> Self {
         let other = |named: &Option<String>| named.clone().filter(|named| named != version);
         Self { next: other(&self.next), moving: other(&self.moving), ..self.clone() }

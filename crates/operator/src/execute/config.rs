@@ -246,12 +246,11 @@ impl Executor {
             }
             made => made?,
         };
-        let fact = match made {
-            Some(ConfigFact::Version(fact)) => Some(fact),
-            _ => {
-                let found = self.read(&version_id(id, object)).await?;
-                found.and_then(|found| found.as_version(&id.config, &version.digest, &self.digest_key))
-            }
+        let fact = if let Some(ConfigFact::Version(fact)) = made {
+            Some(fact)
+        } else {
+            let found = self.read(&version_id(id, object)).await?;
+            found.and_then(|found| found.as_version(&id.config, &version.digest, &self.digest_key))
         };
         let Some(fact) = fact else { return Ok(Some(Refusal::ObjectInTheWay { object: object.clone() })) };
         outcome.checked.push(Checked { uid: fact.uid.clone(), digest: Some(version.digest.clone()) });
