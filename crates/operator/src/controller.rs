@@ -305,8 +305,14 @@ impl Controller {
             }
         };
         match done {
-            Done::Config(id, outcome) => {
+            Done::Config(id, mut outcome) => {
                 let work = Work::Config(id.clone());
+                if let Ok(outcome) = outcome.as_mut()
+                    && std::mem::take(&mut outcome.is_refused)
+                {
+                    let outcome = std::mem::take(outcome);
+                    return self.take_in_refused(&id, outcome);
+                }
                 let outcome = self.settle_failure(&work, outcome);
                 self.queue.done(&work, Instant::now());
                 if let Some(outcome) = outcome {
@@ -372,6 +378,7 @@ impl Controller {
             tracing::info!(namespace = id.namespace, config = %id.config, version = %version.name, object = version.object, by = version.changed_by, "a new version");
         }
         self.take_in(outcome.written);
+        self.index.note_checked(id, outcome.checked);
         let now = Instant::now();
         if let Some(wait) = outcome.wake {
             self.queue.push(Work::Config(id.clone()), now, wait);
@@ -382,6 +389,19 @@ impl Controller {
             let (work, settle) = (Work::Start(id.clone()), self.index.settle(id));
             // A new change is worth waiting for more; being asked again about the same one is not.
             if is_news { self.queue.settle(work, now, settle) } else { self.queue.push(work, now, settle) }
+        }
+    }
+
+    /// What the API server will not have now is tried again, later each time; our own report of that is no reason to hurry.
+    fn take_in_refused(&mut self, id: &ConfigId, outcome: ConfigOutcome) {
+        let work = Work::Config(id.clone());
+        self.metrics.failed();
+        self.queue.done(&work, Instant::now());
+        let has_changed = self.queue.is_waiting(&work);
+        self.take_in_config(id, outcome);
+        if !has_changed {
+            let delay = self.back_off(&work);
+            self.queue.settle(work, Instant::now(), delay);
         }
     }
 
@@ -417,6 +437,14 @@ impl Controller {
         }
     }
 
+    /// How long to wait after one more failure.
+    fn back_off(&mut self, work: &Work) -> Duration {
+        let failures = self.failures.entry(work.clone()).or_insert(0);
+        let delay = (FIRST_RETRY * 2_u32.saturating_pow(*failures)).min(LAST_RETRY);
+        *failures = (*failures + 1).min(16);
+        delay
+    }
+
     /// The result, or nothing: what failed is tried again, later each time.
     fn settle_failure<T>(&mut self, work: &Work, result: Result<T, ExecuteError>) -> Option<T> {
         let error = match result {
@@ -426,9 +454,7 @@ impl Controller {
             }
             Err(error) => error,
         };
-        let failures = self.failures.entry(work.clone()).or_insert(0);
-        let delay = (FIRST_RETRY * 2_u32.saturating_pow(*failures)).min(LAST_RETRY);
-        *failures = (*failures + 1).min(16);
+        let delay = self.back_off(work);
         if !error.is_conflict() {
             self.metrics.failed();
             tracing::warn!(

@@ -27,12 +27,14 @@ pub enum Reason {
     Refused,
     /// An object cannot be read.
     Unreadable,
+    /// An object says that it is a version, and is not.
+    ForgedVersion,
 }
 
 impl Reason {
     #[cfg(test)]
     fn all() -> impl Iterator<Item = Self> {
-        let others = [Self::ConfigReleased, Self::ConfigRolledBack, Self::Refused, Self::Unreadable];
+        let others = [Self::ConfigReleased, Self::ConfigRolledBack, Self::Refused, Self::Unreadable, Self::ForgedVersion];
         Phase::ALL.into_iter().map(Self::Phase).chain(others)
     }
 
@@ -43,6 +45,7 @@ impl Reason {
             Self::ConfigRolledBack => "ConfigRolledBack",
             Self::Refused => "Refused",
             Self::Unreadable => "Unreadable",
+            Self::ForgedVersion => "ForgedVersion",
         }
     }
 
@@ -52,7 +55,8 @@ impl Reason {
             Self::Phase(RollingBack | RolledBack | Failed | Rejected | Aborted)
             | Self::ConfigRolledBack
             | Self::Refused
-            | Self::Unreadable => EventType::Warning,
+            | Self::Unreadable
+            | Self::ForgedVersion => EventType::Warning,
             Self::Phase(_) | Self::ConfigReleased => EventType::Normal,
         }
     }
@@ -60,7 +64,7 @@ impl Reason {
     fn action(self) -> &'static str {
         match self {
             Self::ConfigReleased | Self::ConfigRolledBack => "Pin",
-            Self::Phase(_) | Self::Refused => "Release",
+            Self::Phase(_) | Self::Refused | Self::ForgedVersion => "Release",
             Self::Unreadable => "Read",
         }
     }

@@ -64,11 +64,10 @@ pub struct VersionFact {
 impl ConfigFact {
     /// None for a version that somebody wrote by hand and got wrong: it is then nobody's version.
     pub fn read(kind: ConfigKind, meta: &ObjectMeta) -> Option<Self> {
-        let is_version = label(meta, names::VERSION_OF).is_some();
-        if is_version {
-            VersionFact::read(kind, meta).map(Self::Version)
-        } else {
-            Some(Self::Source(SourceFact::read(meta)))
+        match label(meta, names::VERSION_OF) {
+            Some(of) if of == kind.word() => VersionFact::read(kind, meta).map(Self::Version),
+            Some(_) => None,
+            None => Some(Self::Source(SourceFact::read(meta))),
         }
     }
 
@@ -107,10 +106,11 @@ impl VersionFact {
             changed_by: annotation(meta, names::CHANGED_BY).map(str::to_owned),
             reason: annotation(meta, names::REASON).map(str::to_owned),
         };
+        let source = annotation(meta, names::SOURCE).filter(|source| version.is_plausible(source))?;
         Some(Self {
             resource_version: resource_version(meta),
             uid: meta.uid.clone()?,
-            config: ConfigRef::new(kind, annotation(meta, names::SOURCE)?),
+            config: ConfigRef::new(kind, source),
             version,
             owners: meta.owner_references.clone().unwrap_or_default(),
             keys: annotation(meta, names::KEYS).map(keys::read),

@@ -23,6 +23,8 @@ use crate::facts::{
 };
 use crate::unreadable::Unreadable;
 
+use crate::execute::Checked;
+
 use counts::Counts;
 pub use releases::{How, Lost, ReleaseView, Start};
 pub use unreadable::ObjectId;
@@ -131,7 +133,10 @@ pub struct ConfigView {
     pub source: Option<SourceFact>,
     /// The digest of the source, if it was computed for exactly this resource version.
     pub digest: Option<Digest>,
+    /// Without those that are known to be forged.
     pub versions: Vec<VersionFact>,
+    /// The objects of those whose content nobody has looked at.
+    pub unchecked: BTreeSet<String>,
     pub has_table: bool,
     pub entry: Entry,
     pub managed: Option<ManagedFact>,
@@ -184,6 +189,8 @@ struct Namespace {
     sources: HashMap<ConfigRef, SourceFact>,
     digests: HashMap<ConfigRef, (ResourceVersion, Digest)>,
     versions: HashMap<ConfigRef, BTreeMap<String, VersionFact>>,
+    /// What versions hold that were read, by their uid: the digest, or none for what can still change.
+    contents: HashMap<String, Option<String>>,
     /// Whose version an object is.
     version_sources: HashMap<(ConfigKind, String), ConfigRef>,
     workloads: HashMap<WorkloadKey, WorkloadFact>,
@@ -294,6 +301,13 @@ impl Index {
     pub fn remember_digest(&mut self, id: &ConfigId, at: ResourceVersion, digest: Digest) {
         if let Some(namespace) = self.namespaces.get_mut(&id.namespace) {
             namespace.digests.insert(id.config.clone(), (at, digest));
+        }
+    }
+
+    /// Remembers what versions hold. It stays so for as long as they live: they are immutable.
+    pub fn note_checked(&mut self, id: &ConfigId, checked: Vec<Checked>) {
+        if let Some(namespace) = self.namespaces.get_mut(&id.namespace) {
+            namespace.contents.extend(checked.into_iter().map(|checked| (checked.uid, checked.digest)));
         }
     }
 
@@ -441,14 +455,17 @@ impl Namespace {
         match fact {
             ConfigFact::Source(fact) => {
                 let config = ConfigRef::new(kind, name);
+                let stripped = self.remove_version(kind, name);
                 let was_ours = self.is_ours(&config);
                 self.sources.insert(config.clone(), fact);
                 let consumers = self.forget_unwanted();
-                let is_concerned = was_ours || self.is_ours(&config);
-                Todo { consumers, ..if is_concerned { Todo::config(&config) } else { Todo::default() } }
+                let is_ours = was_ours || self.is_ours(&config);
+                let configs = stripped.into_iter().chain(is_ours.then_some(config)).collect();
+                Todo { configs, consumers, ..Todo::default() }
             }
             ConfigFact::Version(fact) => {
                 let config = fact.config.clone();
+                self.sources.remove(&ConfigRef::new(kind, name));
                 self.version_sources.insert((kind, name.to_owned()), config.clone());
                 self.versions.entry(config.clone()).or_default().insert(name.to_owned(), fact);
                 Todo { configs: [config.clone()].into(), retention: [config].into(), ..Todo::default() }
@@ -457,10 +474,7 @@ impl Namespace {
     }
 
     fn remove_config(&mut self, kind: ConfigKind, name: &str) -> Todo {
-        if let Some(config) = self.version_sources.remove(&(kind, name.to_owned())) {
-            if let Some(versions) = self.versions.get_mut(&config) {
-                versions.remove(name);
-            }
+        if let Some(config) = self.remove_version(kind, name) {
             return Todo::config(&config);
         }
         let config = ConfigRef::new(kind, name);
@@ -469,6 +483,24 @@ impl Namespace {
         self.digests.remove(&config);
         let consumers = self.forget_unwanted();
         Todo { consumers, ..if was_ours { Todo::config(&config) } else { Todo::default() } }
+    }
+
+    /// The config whose version it was.
+    fn remove_version(&mut self, kind: ConfigKind, name: &str) -> Option<ConfigRef> {
+        let config = self.version_sources.remove(&(kind, name.to_owned()))?;
+        if let Some(fact) = self.versions.get_mut(&config).and_then(|versions| versions.remove(name)) {
+            self.contents.remove(&fact.uid);
+        }
+        Some(config)
+    }
+
+    /// The versions of a config, without those that are known to be forged.
+    fn genuine_versions(&self, config: &ConfigRef) -> impl Iterator<Item = &VersionFact> {
+        let is_forged = |fact: &VersionFact| {
+            let content = self.contents.get(&fact.uid);
+            content.is_some_and(|digest| digest.as_ref() != Some(&fact.version.digest))
+        };
+        self.versions.get(config).into_iter().flat_map(BTreeMap::values).filter(move |fact| !is_forged(fact))
     }
 
     fn apply_workload(&mut self, kind: usize, name: &str, mut fact: Option<WorkloadFact>) -> Todo {
@@ -636,7 +668,12 @@ impl Namespace {
             id: id.clone(),
             source,
             digest,
-            versions: self.versions.get(config).into_iter().flat_map(|versions| versions.values().cloned()).collect(),
+            versions: self.genuine_versions(config).cloned().collect(),
+            unchecked: self
+                .genuine_versions(config)
+                .filter(|fact| !self.contents.contains_key(&fact.uid))
+                .map(|fact| fact.version.object.clone())
+                .collect(),
             has_table: self.table.is_some(),
             entry: self.entry(config),
             managed,
@@ -673,8 +710,8 @@ impl Namespace {
     fn retention(&self, config: &ConfigRef, default: &Policy, now: Timestamp) -> RetentionView {
         let entry = self.entry(config);
         let policy = self.policy(config, default);
-        let versions: Vec<VersionFact> =
-            self.versions.get(config).into_iter().flat_map(|all| all.values().cloned()).collect();
+        let versions: Vec<VersionFact> = self.genuine_versions(config).cloned().collect();
+        let of_source = self.digests.get(config).map(|(_, digest)| digest.version_object_name(&config.name));
         let all: Vec<&WorkloadFact> = self.users_of(config).map(|(_, fact)| fact).collect();
         let runs = |fact: &WorkloadFact| match fact.needs(config) {
             Some(Pin::Version(object)) => Some(object.clone()),
@@ -703,6 +740,7 @@ impl Namespace {
             protected: [entry.current, entry.next, entry.moving]
                 .into_iter()
                 .flatten()
+                .chain(of_source)
                 .chain(self.needed_by_releases(config))
                 .collect(),
             retain: self.sources.get(config).and_then(|source| source.retain).or(Some(policy.retain)),
@@ -791,6 +829,21 @@ mod tests {
                 DynamicObject { types: None, metadata: self.meta(name, &[], annotations), data: kind.wrap(template) };
             let fact = WorkloadFact::read(&kind, &object).unwrap();
             self.index.apply(Watched::Workload(place), &key(name), Fact::Workload(fact))
+        }
+
+        /// A version of a config, with a digest of one letter.
+        fn version(&mut self, of: &str, letter: char, number: &str) -> Vec<Work> {
+            let digest = Digest::from(letter.to_string().repeat(64));
+            let name = digest.version_object_name(of);
+            let annotations = [
+                (names::SOURCE, of),
+                (names::VERSION, number),
+                (names::NUMBER, number),
+                (names::DIGEST, digest.full()),
+            ];
+            let meta = self.meta(&name, &[(names::VERSION_OF, "configmap")], &annotations);
+            let fact = ConfigFact::read(ConfigKind::ConfigMap, &meta).unwrap();
+            self.index.apply(Watched::Config(ConfigKind::ConfigMap), &key(&name), Fact::Config(fact))
         }
 
         fn table(&mut self, current: &[(&str, &str)]) -> Vec<Work> {
@@ -889,6 +942,49 @@ mod tests {
         cluster.table(&[("a", "a-1"), ("b", "b-1")]);
         let work = cluster.table(&[("a", "a-1"), ("b", "b-2")]);
         assert_eq!(work, [Work::Config(id("b")), Work::Retention(id("b"))]);
+    }
+
+    #[test]
+    fn a_version_that_holds_something_else_is_passed_over() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        cluster.version("app", 'a', "1");
+        cluster.version("app", 'b', "2");
+        let view = cluster.index.config(&id("app")).unwrap();
+        assert_eq!((view.versions.len(), view.unchecked.len()), (2, 2));
+        let checked = |letter: char, digest: Option<char>| Checked {
+            uid: format!("uid-of-app-{}", letter.to_string().repeat(10)),
+            digest: digest.map(|letter| letter.to_string().repeat(64)),
+        };
+        cluster.index.note_checked(&id("app"), vec![checked('a', Some('a')), checked('b', Some('c'))]);
+        let view = cluster.index.config(&id("app")).unwrap();
+        assert_eq!((view.versions.len(), view.unchecked.len()), (1, 0));
+        assert_eq!(view.versions[0].version.object, "app-aaaaaaaaaa");
+        assert_eq!(cluster.index.retention(&id("app"), Timestamp::UNIX_EPOCH).unwrap().versions.len(), 1);
+        cluster.index.note_checked(&id("app"), vec![checked('a', None)]);
+        assert!(cluster.index.config(&id("app")).unwrap().versions.is_empty(), "it can still change");
+        cluster.index.remove(Watched::Config(ConfigKind::ConfigMap), &key("app-aaaaaaaaaa"));
+        cluster.version("app", 'a', "1");
+        assert_eq!(cluster.index.config(&id("app")).unwrap().unchecked.len(), 1, "made again, it is looked at again");
+    }
+
+    #[test]
+    fn a_version_whose_label_is_taken_off_is_none_any_more() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        cluster.version("app", 'a', "1");
+        assert!(cluster.source("app-aaaaaaaaaa", &[]).contains(&Work::Config(id("app"))));
+        assert!(cluster.index.config(&id("app")).unwrap().versions.is_empty());
+    }
+
+    #[test]
+    fn the_sources_own_version_is_kept_whatever_runs() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        cluster.version("app", 'a', "1");
+        cluster.index.remember_digest(&id("app"), ResourceVersion(1), Digest::from("a".repeat(64)));
+        let view = cluster.index.retention(&id("app"), Timestamp::UNIX_EPOCH).unwrap();
+        assert!(view.protected.contains("app-aaaaaaaaaa"));
     }
 
     #[test]

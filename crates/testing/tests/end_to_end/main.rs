@@ -18,3 +18,4 @@ mod policies;
 mod releases;
 mod storms;
 mod truth;
+mod versions;
