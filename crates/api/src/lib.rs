@@ -12,6 +12,6 @@ pub use release_policy::{
     RuleSpec, StormGuardSpec, ValidationSpec,
 };
 pub use versioned_config::{
-    Choice, ConditionType, Consumer, Held, Source, SourceKind, VersionSummary, VersionedConfig, VersionedConfigSpec,
-    VersionedConfigStatus,
+    Choice, ConditionType, Consumer, GivenName, Held, Source, SourceKind, VersionSummary, VersionedConfig,
+    VersionedConfigSpec, VersionedConfigStatus,
 };

@@ -33,9 +33,11 @@ use crate::Source;
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseSpec {
     /// What moves.
+    #[schemars(length(max = 5_000))]
     pub moves: Vec<Move>,
     /// The release that this one takes the place of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub supersedes: Option<String>,
     /// Who changed the config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,11 +61,15 @@ pub struct ReleaseSpec {
 pub struct Move {
     pub source: Source,
     /// The last good version: the object that holds it.
+    #[schemars(length(max = 253))]
     pub from: String,
     /// The object that holds the new version.
+    #[schemars(length(max = 253))]
     pub to: String,
     /// The names of the two, as people use them.
+    #[schemars(length(max = 253))]
     pub from_version: String,
+    #[schemars(length(max = 253))]
     pub to_version: String,
 }
 
@@ -88,6 +94,7 @@ pub struct ReleaseStatus {
     pub ended_at: Option<Time>,
     /// The wave that is under way.
     #[serde(default)]
+    #[schemars(range(min = -2_147_483_648, max = 2_147_483_647))]
     pub wave: i32,
     /// Whether the first batch of each consumer is under way, or all.
     #[serde(default)]
@@ -115,15 +122,20 @@ pub struct ReleaseConsumer {
     pub kind: String,
     pub name: String,
     #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = -2_147_483_648, max = 2_147_483_647))]
     pub wave: i32,
     pub state: String,
     #[serde(default)]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub desired: i32,
     #[serde(default)]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub updated: i32,
     #[serde(default)]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub ready: i32,
     #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub failing: i32,
     /// Whether it changed its code in the same step.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -140,9 +152,11 @@ pub struct ReleaseConsumer {
     pub template_before: String,
     /// Pods that had been broken for long before the release.
     #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub broken_before: i32,
     /// How many of its pods went first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub batch: Option<i32>,
     /// When it got the new version.
     #[serde(default, skip_serializing_if = "Option::is_none")]

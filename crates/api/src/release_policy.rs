@@ -38,7 +38,7 @@ pub struct ReleasePolicySpec {
     pub settle_milliseconds: Option<i32>,
     /// How many consumers of a wave roll at the same time. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 100_000))]
     pub max_parallel: Option<i32>,
     /// A first batch of each consumer's pods, which bakes before the rest follows. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,6 +95,7 @@ pub enum ParseRule {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KeySchemaSpec {
     /// The key that it is for, which must be there.
+    #[schemars(length(min = 1, max = 253))]
     pub key: String,
     /// A JSON Schema. References must stay within it.
     #[schemars(schema_with = "any_object")]
@@ -119,6 +120,7 @@ fn pods_or_share(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         "x-kubernetes-int-or-string": true,
         "pattern": "^([1-9][0-9]{0,5}|100%|[1-9][0-9]?%)$",
         "minimum": 1,
+        "maximum": 999_999,
     })
 }
 
@@ -152,11 +154,11 @@ pub struct Canary {
 pub struct FailureLimits {
     /// How many new pods may fail before the release does. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 100_000))]
     pub max_failing_pods: Option<i32>,
     /// How often a new pod may restart before it counts as failing. After it was ready, every restart counts. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 10_000))]
     pub max_restarts: Option<i32>,
 }
 
@@ -184,11 +186,11 @@ pub enum OnJoinedFailure {
 pub struct StormGuardSpec {
     /// How many releases of a window go at once. Default 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 10_000))]
     pub free_releases: Option<i32>,
     /// How long the window is. Default 600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 604_800))]
     pub window_seconds: Option<i32>,
 }
 

@@ -2,9 +2,13 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
-use lockstep_core::{ConfigKind, ConfigRef};
+use lockstep_core::{ConfigKind, ConfigRef, Given};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// A config has one VersionedConfig: its name leaves room for no other.
+const IS_NAMED_AFTER_SOURCE: &str =
+    "self.metadata.name == (self.spec.source.kind == 'ConfigMap' ? 'configmap-' : 'secret-') + self.spec.source.name";
 
 /// A ConfigMap or Secret whose changes become versions.
 #[allow(clippy::duplicated_attributes, reason = "each column has a type of its own")]
@@ -17,6 +21,7 @@ use serde::{Deserialize, Serialize};
     status = "VersionedConfigStatus",
     shortname = "vc",
     category = "lockstep",
+    validation = Rule::new(IS_NAMED_AFTER_SOURCE).message("it must be named after its source: configmap-NAME or secret-NAME"),
     printcolumn(name = "Kind", type_ = "string", json_path = ".spec.source.kind"),
     printcolumn(name = "Source", type_ = "string", json_path = ".spec.source.name"),
     printcolumn(name = "Current", type_ = "string", json_path = ".status.current.version"),
@@ -40,6 +45,7 @@ pub struct VersionedConfigSpec {
     pub current: Option<Choice>,
     /// The name of a release that failed and is to be tried again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub retry: Option<String>,
 }
 
@@ -48,10 +54,12 @@ pub struct VersionedConfigSpec {
 #[serde(rename_all = "camelCase")]
 pub struct Choice {
     /// The name of the version to run.
+    #[schemars(length(min = 1, max = 253))]
     pub version: String,
-    /// Only for as long as the source has this version: the next change of the source is released again. Without it, the choice holds
-    /// until it is removed.
+    /// Only for as long as the source has this version, by its name or, to be bound to the content itself, by its object: the next change
+    /// of the source is released again. Without it, the choice holds until it is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub instead_of: Option<String>,
 }
 
@@ -71,6 +79,8 @@ pub struct Held {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Source {
     pub kind: SourceKind,
+    /// As Kubernetes takes it for a ConfigMap or Secret.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
 }
 
@@ -98,6 +108,10 @@ pub struct VersionedConfigStatus {
     /// All versions that are kept, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub versions: Vec<VersionSummary>,
+    /// The names that were given so far, newest first: a name never stands for other content, also when its version is gone. A hundred are
+    /// remembered, and those of the versions that are kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<GivenName>,
     /// The highest number that a version ever had.
     #[serde(default)]
     pub last_number: i64,
@@ -111,6 +125,16 @@ pub struct VersionedConfigStatus {
     pub consumers: Vec<Consumer>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// A name that a version has, or had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GivenName {
+    pub version: String,
+    pub number: i64,
+    /// The name of the ConfigMap or Secret that holds its content, or did: it has the content's digest in it.
+    pub object: String,
 }
 
 /// A version, in short.
@@ -153,6 +177,27 @@ impl ConditionType {
         match self {
             Self::Ready => "Ready",
         }
+    }
+}
+
+impl From<&Given> for GivenName {
+    fn from(given: &Given) -> Self {
+        let number = i64::try_from(given.number).unwrap_or(i64::MAX);
+        Self { version: given.name.clone(), number, object: given.object.clone() }
+    }
+}
+
+impl From<&GivenName> for Given {
+    fn from(given: &GivenName) -> Self {
+        let number = u64::try_from(given.number).unwrap_or(0);
+        Self { name: given.version.clone(), number, object: given.object.clone() }
+    }
+}
+
+impl From<&VersionSummary> for Given {
+    fn from(version: &VersionSummary) -> Self {
+        let number = u64::try_from(version.number).unwrap_or(0);
+        Self { name: version.version.clone(), number, object: version.object.clone() }
     }
 }
 

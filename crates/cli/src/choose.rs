@@ -118,7 +118,8 @@ async fn finish(cluster: &Cluster, flags: &Flags, object: String, format: Format
 /// The choice as a merge patch has it; null if the config itself has that version, and there is nothing to choose.
 fn choice(target: &VersionSummary, source: Option<&VersionSummary>) -> Value {
     let is_source = source.is_some_and(|source| source.object == target.object);
-    let instead_of = source.map(|source| source.version.as_str());
+    // By its object: a name may be given anew when its version is deleted.
+    let instead_of = source.map(|source| source.object.as_str());
     // What an earlier choice said goes only if it is told to.
     if is_source { Value::Null } else { json!({"version": target.version, "insteadOf": instead_of}) }
 }
@@ -214,7 +215,7 @@ mod tests {
     fn a_choice_ends_with_the_next_change() {
         let object = held();
         let (source, target) = (version(&object, "r3").unwrap(), version(&object, "1.0.0").unwrap());
-        assert_eq!(choice(target, Some(source)), json!({"version": "1.0.0", "insteadOf": "r3"}));
+        assert_eq!(choice(target, Some(source)), json!({"version": "1.0.0", "insteadOf": source.object}));
         assert_eq!(choice(target, None), json!({"version": "1.0.0", "insteadOf": null}));
         assert_eq!(choice(source, Some(source)), Value::Null);
     }

@@ -300,7 +300,7 @@ fn standing(
         return end(result, newest.map(name).unwrap_or_default(), reason);
     }
     let overruled = object.spec.current.as_ref().filter(|choice| {
-        let holds = choice.instead_of.as_ref().is_none_or(|instead_of| *instead_of == version);
+        let holds = choice.instead_of.as_ref().is_none_or(|instead_of| *instead_of == version || *instead_of == target);
         holds && choice.version != version && choice.version != target
     });
     match overruled {

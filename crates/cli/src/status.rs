@@ -3,7 +3,9 @@
 use anyhow::Result;
 use clap::Args;
 use jiff::Timestamp;
-use lockstep_api::{ConditionType, PinTableSpec, Release, ReleaseConsumer, VersionSummary, VersionedConfig};
+use lockstep_api::{
+    ConditionType, PinTableSpec, Release, ReleaseConsumer, VersionSummary, VersionedConfig, VersionedConfigStatus,
+};
 use lockstep_core::ConfigRef;
 use lockstep_core::release::Phase;
 use serde::Serialize;
@@ -182,11 +184,10 @@ impl ConfigStatus {
                 release: held.release.clone(),
                 reason: held.reason.clone(),
             }),
-            chosen: object
-                .spec
-                .current
-                .as_ref()
-                .map(|choice| Chosen { version: choice.version.clone(), instead_of: choice.instead_of.clone() }),
+            chosen: object.spec.current.as_ref().map(|choice| Chosen {
+                version: choice.version.clone(),
+                instead_of: choice.instead_of.as_ref().map(|named| version_name(&status, named)),
+            }),
             refused: ready.filter(|ready| ready.reason == "Refused").map(|ready| ready.message.clone()),
             consumer_count: status.consumer_count,
             consumers: consumers.collect(),
@@ -387,6 +388,12 @@ impl View for AllStatus {
         let gap = if troubles.is_empty() { "" } else { "\n" };
         table.columns(first..HEADER.len() - 1).render() + gap + &troubles
     }
+}
+
+/// What people call a version that is named by its object, or by its name already.
+fn version_name(status: &VersionedConfigStatus, named: &str) -> String {
+    let given = status.names.iter().find(|given| given.object == named);
+    given.map_or_else(|| named.to_owned(), |given| given.version.clone())
 }
 
 #[cfg(test)]

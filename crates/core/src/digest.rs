@@ -46,9 +46,14 @@ impl Digest {
         &self.0
     }
 
+    /// As much of it as a version's name carries. What somebody wrote by hand may be shorter.
+    pub fn short(&self) -> &str {
+        self.0.get(..SHORT_LENGTH).unwrap_or(&self.0)
+    }
+
     /// The name of the version of `config` that has this content.
     pub fn version_object_name(&self, config: &str) -> String {
-        format!("{config}-{}", &self.0[..SHORT_LENGTH])
+        format!("{config}-{}", self.short())
     }
 }
 
@@ -153,6 +158,12 @@ mod tests {
         assert_ne!(Digest::of_secret(&password, &one), Digest::of_secret(&password, &other));
         assert_ne!(Digest::of_secret(&password, &one), Digest::of_config_map(&password));
         assert_eq!(Digest::of_secret(&password, &one), Digest::of_secret(&password, &one));
+    }
+
+    #[test]
+    fn what_somebody_wrote_by_hand_is_named_all_the_same() {
+        assert_eq!(Digest::from("ü".repeat(3)).version_object_name("app"), "app-üüü");
+        assert_eq!(Digest::from("ü".repeat(30)).version_object_name("app"), format!("app-{}", "ü".repeat(5)));
     }
 
     #[test]

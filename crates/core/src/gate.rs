@@ -286,4 +286,16 @@ mod tests {
         assert!(!can_close("StatefulSet", &json!({"updateStrategy": {"type": "OnDelete"}})));
         assert!(!can_close("CronJob", &json!({})));
     }
+
+    #[test]
+    fn whatever_somebody_writes_into_the_annotation_is_read() {
+        let spec = json!({"minReadySeconds": 5});
+        for saved in ["", "1", "[]", "\"x\"", "null", "{\"was\": 1}", "{\"set\": []}"] {
+            assert_eq!(holds_for(&spec, Some(saved)), None, "{saved}");
+            assert_eq!(open(&spec, saved)["spec"], json!({}), "{saved}");
+            assert_eq!(Partition::of("StatefulSet", &spec, Some(saved)), Some(Partition { now: 0, own: 0 }), "{saved}");
+            let closed = close("Deployment", &spec, Some(saved), 1, HOLD);
+            assert!(closed["metadata"]["annotations"][names::GATE].is_string(), "{saved}");
+        }
+    }
 }

@@ -24,4 +24,4 @@ pub use config::{ConfigKind, ConfigRef};
 pub use digest::{Digest, DigestKey};
 pub use pins::{Pin, Pins};
 pub use table::{Entry, Table};
-pub use version::{Version, VersionName};
+pub use version::{Given, Version, VersionName};

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use crate::config::ConfigRef;
 use crate::digest::{Digest, MAX_CONFIG_NAME_LENGTH};
 use crate::table::Entry;
-use crate::version::{Version, VersionName};
+use crate::version::{Given, Version, VersionName};
 
 /// A config's content and what its user says about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct Managed {
     pub released: Option<String>,
     /// The highest number that a version ever had.
     pub last_number: u64,
+    /// The names that were given so far, as far as they are remembered.
+    pub names: Vec<Given>,
     pub held: Option<Held>,
     /// The failed release that somebody wants tried again.
     pub retry: Option<String>,
@@ -73,8 +75,20 @@ pub struct Held {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub version: String,
-    /// Only while this is the source's version.
+    /// Only while this is the source's version, by its name or its object.
     pub instead_of: Option<String>,
+}
+
+impl Choice {
+    /// Whether it holds while the source has this version.
+    fn holds(&self, source: &Version) -> bool {
+        self.instead_of.as_ref().is_none_or(|instead_of| is_called(source, instead_of))
+    }
+}
+
+/// By its name, or by its object: whatever happens to a version, the same content has the same object.
+fn is_called(version: &Version, name: &str) -> bool {
+    version.name.as_str() == name || version.object == name
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,8 +130,10 @@ pub enum Refusal {
         "there is no version {version}, which spec.current of its VersionedConfig asks for: choose one of its versions"
     )]
     NoSuchVersion { version: String },
-    #[error("the object {object} is in the way of its new version: remove or rename it")]
+    #[error("the object {object} is in the way of its new version, and is not that version: remove or rename it")]
     ObjectInTheWay { object: String },
+    #[error("its new version {object} cannot be created: {reason}")]
+    NotCreated { object: String, reason: String },
 }
 
 pub fn plan(observed: &Observed) -> Vec<Action> {
@@ -188,24 +204,34 @@ fn wanted_version(observed: &Observed, source: &Source) -> Result<Wanted, Refusa
     if observed.versions.iter().any(|version| version.object == object) {
         return Err(Refusal::ObjectInTheWay { object });
     }
-    let (number, name) = next_name(observed, source.version_name.as_deref())?;
+    let (number, name) = next_name(observed, &object, source.version_name.as_deref())?;
     let digest = source.digest.full().to_owned();
     let (changed_by, reason) = (source.changed_by.clone(), source.reason.clone());
     Ok(Wanted::New(Version { object, name, number, digest, changed_by, reason }))
 }
 
-fn next_name(observed: &Observed, chosen: Option<&str>) -> Result<(u64, VersionName), Refusal> {
-    let taken: BTreeSet<&VersionName> = observed.versions.iter().map(|version| &version.name).collect();
-    let number = last_number(observed) + 1;
+/// Content that had a version before is called as it was, with the number of then; anything else gets a name that never stood for other
+/// content.
+fn next_name(observed: &Observed, object: &str, chosen: Option<&str>) -> Result<(u64, VersionName), Refusal> {
+    let given = observed.managed.iter().flat_map(|managed| &managed.names);
+    let mut taken: BTreeSet<&str> = observed.versions.iter().map(|version| version.name.as_str()).collect();
+    let is_free = |given: &&Given| !taken.contains(given.name.as_str());
+    let mut earlier = given.clone().filter(|given| given.object == object).filter(is_free);
+    let earlier = earlier.find(|given| chosen.is_none_or(|chosen| chosen == given.name));
+    if let Some(earlier) = earlier {
+        return Ok((earlier.number, earlier.name.parse()?));
+    }
+    taken.extend(given.map(|given| given.name.as_str()));
+    let number = last_number(observed).saturating_add(1);
     let Some(chosen) = chosen else {
         // Somebody may have called a version `r7` by hand: the number then goes on to the next free one.
-        let candidates = number..=number + taken.len() as u64;
-        let free = candidates.clone().find(|number| !taken.contains(&VersionName::numbered(*number)));
+        let candidates = number..=number.saturating_add(taken.len() as u64);
+        let free = candidates.clone().find(|number| !taken.contains(VersionName::numbered(*number).as_str()));
         let free = free.unwrap_or(*candidates.end());
         return Ok((free, VersionName::numbered(free)));
     };
     let name: VersionName = chosen.parse()?;
-    if taken.contains(&name) {
+    if taken.contains(name.as_str()) {
         return Err(Refusal::NameTaken { name: chosen.to_owned() });
     }
     Ok((number, name))
@@ -213,7 +239,8 @@ fn next_name(observed: &Observed, chosen: Option<&str>) -> Result<(u64, VersionN
 
 fn last_number(observed: &Observed) -> u64 {
     let known = observed.versions.iter().map(|version| version.number);
-    known.chain(observed.managed.as_ref().map(|managed| managed.last_number)).max().unwrap_or(0)
+    let given = observed.managed.iter().flat_map(|managed| managed.names.iter().map(|given| given.number));
+    known.chain(given).chain(observed.managed.as_ref().map(|managed| managed.last_number)).max().unwrap_or(0)
 }
 
 fn plan_with_source(observed: &Observed, source: &Source, wanted: &Wanted) -> Vec<Action> {
@@ -278,11 +305,10 @@ fn plan_change(
 /// The version to run: the source's, unless somebody chose another.
 fn chosen<'a>(observed: &'a Observed, managed: &Managed, wanted: &'a Version) -> Result<&'a Version, Refusal> {
     let Some(choice) = &managed.choice else { return Ok(wanted) };
-    let is_named = |version: &Version, name: &str| version.name.as_str() == name || version.object == name;
-    if choice.instead_of.as_ref().is_some_and(|instead_of| !is_named(wanted, instead_of)) {
+    if !choice.holds(wanted) {
         return Ok(wanted);
     }
-    let found = observed.versions.iter().find(|version| is_named(version, &choice.version));
+    let found = observed.versions.iter().find(|version| is_called(version, &choice.version));
     found.ok_or_else(|| Refusal::NoSuchVersion { version: choice.version.clone() })
 }
 
@@ -603,6 +629,53 @@ mod tests {
         change(&mut observed, 'd');
         assert_eq!(observed.versions[0].number, 4);
         assert_eq!(observed.versions[0].name.as_str(), "r4");
+    }
+
+    /// What the VersionedConfig's status remembers.
+    fn remember_names(observed: &mut Observed) {
+        let given = |version: &Version| Given {
+            name: version.name.to_string(),
+            number: version.number,
+            object: version.object.clone(),
+        };
+        let versions: Vec<Given> = observed.versions.iter().map(given).collect();
+        let names = crate::version::remember(&managed(observed).names, &versions);
+        managed(observed).names = names;
+    }
+
+    #[test]
+    fn a_name_stands_for_its_content_also_when_its_version_is_gone() {
+        let mut observed = adopted('a');
+        observed.source = Some(Source { version_name: Some("1.4.0".into()), ..source('b') });
+        settle(&mut observed);
+        change(&mut observed, 'c');
+        remember_names(&mut observed);
+        observed.versions.retain(|version| version.object != object('b'));
+        observed.source = Some(Source { version_name: Some("1.4.0".into()), ..source('d') });
+        assert_eq!(plan(&observed), [Action::Refuse(Refusal::NameTaken { name: "1.4.0".into() })]);
+        change(&mut observed, 'b');
+        let again = observed.versions.iter().find(|version| version.object == object('b')).unwrap();
+        assert_eq!((again.name.as_str(), again.number), ("1.4.0", 2), "the same content is called the same again");
+        change(&mut observed, 'd');
+        let newest = observed.versions.iter().find(|version| version.object == object('d')).unwrap();
+        assert_eq!((newest.name.as_str(), newest.number), ("r4", 4));
+    }
+
+    #[test]
+    fn a_choice_outlives_the_version_that_it_stands_in_for() {
+        let mut observed = adopted('a');
+        change(&mut observed, 'b');
+        let choice = Choice { version: "1.0.0".into(), instead_of: Some(object('b')) };
+        managed(&mut observed).choice = Some(choice);
+        settle(&mut observed);
+        assert_eq!(observed.entry.current, Some(object('a')));
+        observed.versions.retain(|version| version.object != object('b'));
+        assert!(!plan(&observed).iter().any(|action| matches!(action, Action::Release { .. })));
+        settle(&mut observed);
+        assert_eq!(observed.versions.last().unwrap().object, object('b'), "made again, whatever it is called");
+        assert_eq!(observed.entry.current, Some(object('a')));
+        change(&mut observed, 'c');
+        assert_eq!(observed.entry.current, Some(object('c')), "the next change is released");
     }
 
     #[test]

@@ -66,7 +66,10 @@ impl BatchSize {
     pub fn of(self, replicas: u32) -> u32 {
         let wanted = match self {
             Self::Pods(pods) => pods,
-            Self::Percent(percent) => (replicas * percent).div_ceil(100),
+            Self::Percent(percent) => {
+                let share = (u64::from(replicas) * u64::from(percent)).div_ceil(100);
+                u32::try_from(share).unwrap_or(u32::MAX)
+            }
         };
         wanted.max(1).min(replicas)
     }
@@ -144,6 +147,7 @@ mod tests {
         assert_eq!(BatchSize::Pods(0).of(6), 1);
         assert_eq!(BatchSize::Pods(9).of(6), 6);
         assert_eq!(BatchSize::Pods(1).of(0), 0);
+        assert_eq!(BatchSize::Percent(100).of(u32::MAX), u32::MAX);
     }
 
     #[test]

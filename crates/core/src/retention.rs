@@ -30,16 +30,24 @@ pub enum Change {
     Delete { object: String },
 }
 
-/// What to change about a config's versions. `protected` are the objects that the table names.
+/// What to change about a config's versions. `protected` are the objects that the table, a release or the source itself needs.
 pub fn retain(holdings: &[Holding], protected: &BTreeSet<String>, count: usize, our_uid: &str) -> Vec<Change> {
-    let kept = newest(holdings, count);
+    let kept = newest(holdings, protected, count);
     holdings.iter().filter_map(|holding| change(holding, &kept, protected, our_uid)).collect()
 }
 
-fn newest(holdings: &[Holding], count: usize) -> BTreeSet<u64> {
-    let mut numbers: Vec<u64> = holdings.iter().map(|holding| holding.version.number).collect();
-    numbers.sort_unstable_by(|a, b| b.cmp(a));
-    numbers.into_iter().take(count).collect()
+/// As many as are kept besides those in use, and what is in use among them: when its user goes, it is one of the newest.
+fn newest(holdings: &[Holding], protected: &BTreeSet<String>, count: usize) -> BTreeSet<u64> {
+    let mut sorted: Vec<&Holding> = holdings.iter().collect();
+    sorted.sort_unstable_by_key(|holding| std::cmp::Reverse(holding.version.number));
+    let mut room = count;
+    let is_within = |holding: &&Holding| {
+        let is_used = protected.contains(&holding.version.object) || holding.is_wanted || !holding.users.is_empty();
+        let is_within = room > 0;
+        room -= usize::from(is_within && !is_used);
+        is_within
+    };
+    sorted.into_iter().take_while(is_within).map(|holding| holding.version.number).collect()
 }
 
 fn change(holding: &Holding, kept: &BTreeSet<u64>, protected: &BTreeSet<String>, our_uid: &str) -> Option<Change> {
@@ -90,6 +98,18 @@ mod tests {
         let versions = [holding(1, &[OURS], &[]), holding(2, &[OURS, "rs-2"], &["rs-2"]), holding(3, &[OURS], &[])];
         let changes = retain(&versions, &BTreeSet::new(), 1, OURS);
         assert_eq!(changes, [Change::Delete { object: "app-1".into() }, set("app-2", &[], false)]);
+    }
+
+    #[test]
+    fn versions_are_kept_besides_those_in_use() {
+        let versions = [
+            holding(1, &[OURS], &[]),
+            holding(2, &[OURS], &[]),
+            holding(3, &[OURS, "rs-3"], &["rs-3"]),
+            holding(4, &[OURS], &[]),
+        ];
+        let changes = retain(&versions, &BTreeSet::from(["app-4".to_owned()]), 1, OURS);
+        assert_eq!(changes, [Change::Delete { object: "app-1".into() }]);
     }
 
     #[test]

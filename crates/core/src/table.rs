@@ -24,6 +24,18 @@ impl Entry {
         self.next.as_deref().or(self.current.as_deref())
     }
 
+    /// Whether pods get this version without anybody's writing their template.
+    pub fn hands_out(&self, version: &str) -> bool {
+        [&self.baseline, &self.current].into_iter().any(|named| named.as_deref() == Some(version))
+    }
+
+    /// The same without a version that is not to be had after all: nobody may join it, or stay with it.
+    #[must_use]
+    pub fn without(&self, version: &str) -> Self {
+        let other = |named: &Option<String>| named.clone().filter(|named| named != version);
+        Self { next: other(&self.next), moving: other(&self.moving), ..self.clone() }
+    }
+
     /// Whether a changed workload stays with this version: a release under way has given it that, and there is nothing newer to join.
     pub fn keeps(&self, version: &str) -> bool {
         self.next.is_none() && self.moving.as_deref() == Some(version)
@@ -44,5 +56,19 @@ impl Table {
 
     pub fn iter(&self) -> impl Iterator<Item = (&ConfigRef, &Entry)> {
         self.0.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_to_be_had_is_not_named_and_the_rest_stays() {
+        let named = |name: &str| Some(name.to_owned());
+        let entry = Entry { baseline: named("a"), current: named("b"), next: named("c"), moving: named("c") };
+        assert_eq!(entry.without("c"), Entry { next: None, moving: None, ..entry.clone() });
+        assert_eq!(entry.without("d"), entry);
+        assert!(entry.hands_out("a") && entry.hands_out("b") && !entry.hands_out("c"));
     }
 }

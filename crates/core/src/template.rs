@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::admission::Replacement;
 use crate::config::ConfigRef;
@@ -71,8 +71,24 @@ pub fn with_pins(template: &Value, pins: &Pins, carrier: Carrier) -> Value {
             *place = Value::String(name);
         }
     }
-    written["metadata"]["annotations"][names::PINS] = annotation(pins);
+    if let Some(annotations) = annotations_of(&mut written) {
+        annotations.insert(names::PINS.to_owned(), annotation(pins));
+    }
     written
+}
+
+/// The template's annotations, made where there are none. None where something else stands in their place, as it can in a kind that is
+/// not Kubernetes' own: then it is no template that anybody could pin.
+fn annotations_of(template: &mut Value) -> Option<&mut Map<String, Value>> {
+    let mut place = template;
+    for name in ["metadata", "annotations"] {
+        let fields = place.as_object_mut()?;
+        place = fields.entry(name).or_insert(Value::Null);
+        if place.is_null() {
+            *place = json!({});
+        }
+    }
+    place.as_object_mut()
 }
 
 /// The annotation's value in a merge patch: a template without pins is as it was before it ever had any.
@@ -236,6 +252,24 @@ mod tests {
         let bare = json!({"spec": {"volumes": [{"configMap": {"name": "app"}}]}});
         let written = with_pins(&bare, &pins("configmap/app=app-1"), Carrier::References);
         assert_eq!(uses(&written, Carrier::References).pins, pins("configmap/app=app-1"));
+    }
+
+    #[test]
+    fn what_is_no_template_is_left_as_it_is() {
+        let odd = [
+            json!("web"),
+            json!([1]),
+            json!({"metadata": "web"}),
+            json!({"metadata": {"annotations": ["a"]}}),
+            json!({"metadata": null, "spec": "web"}),
+        ];
+        for odd in &odd[..4] {
+            assert_eq!(with_pins(odd, &pins(PINNED), Carrier::References), *odd);
+        }
+        for odd in &odd {
+            assert_eq!(uses(odd, Carrier::References).configs, []);
+            assert_eq!(digest(odd).len(), DIGEST_LENGTH);
+        }
     }
 
     #[test]

@@ -7,6 +7,8 @@ mod formats;
 mod patterns;
 mod rules;
 mod schema;
+mod turns;
+mod weight;
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -73,6 +75,8 @@ pub enum Invalid {
     Unreadable { key: String, format: &'static str, fault: String },
     #[error("key {key} is missing, and the policy has a schema for it")]
     Missing { key: String },
+    #[error("key {key} is too large to be compared with its schema: {fault}")]
+    TooLarge { key: String, fault: String },
     #[error("key {key} does not match its schema: {fault}")]
     Mismatch { key: String, fault: String },
     #[error("rule `{rule}` is not met: {message}")]
@@ -85,6 +89,10 @@ pub enum Invalid {
 
 /// Whether `new` may follow `old`.
 pub fn validate(validation: &Validation, new: &Data<'_>, old: Option<&Data<'_>>) -> Result<(), Invalid> {
+    turns::in_turn(|| judge(validation, new, old))
+}
+
+fn judge(validation: &Validation, new: &Data<'_>, old: Option<&Data<'_>>) -> Result<(), Invalid> {
     check_readable(validation.parse, new, old)?;
     if validation.schemas.is_empty() && validation.rules.is_empty() {
         return Ok(());
@@ -171,6 +179,9 @@ fn check_schema(KeySchema { key, schema }: &KeySchema, new: &Data<'_>) -> Result
     let checker = checker.map_err(|fault| Invalid::Policy(format!("the schema for key {key}: {fault}")))?;
     let value = new.0.get(key.as_str()).ok_or_else(|| Invalid::Missing { key: key.clone() })?;
     let format = Format::of(key).unwrap_or(Format::Yaml);
+    // Only here are values built of a file.
+    let weight = format.weight(value).map_err(|fault| unreadable(key, format, fault))?;
+    weight.check().map_err(|fault| Invalid::TooLarge { key: key.clone(), fault })?;
     let documents = format.documents(value).map_err(|fault| unreadable(key, format, fault))?;
     checker.check(&documents).map_err(|fault| Invalid::Mismatch { key: key.clone(), fault })
 }

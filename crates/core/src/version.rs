@@ -1,13 +1,20 @@
 //! Versions: immutable snapshots of a config, and the names that people give them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
+
+use crate::digest::Digest;
 
 /// The name of the first version, unless its user chose one.
 const FIRST: &str = "1.0.0";
 /// Stands for whatever version is in use, so no version can be called so.
 const RESERVED: &str = "current";
 const MAX_LENGTH: usize = 128;
+/// No config gets this far by its own changes.
+const MAX_NUMBER: u64 = 1_000_000_000;
+/// How many names are remembered after their versions are gone.
+const REMEMBERED: usize = 100;
 
 /// A version's name as people use it: `1.4.0`, `r7`, `before-black-friday`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,9 +77,83 @@ pub struct Version {
     pub reason: Option<String>,
 }
 
+impl Version {
+    /// Whether what it says of itself can be true: its object has the name that its digest gives it. Whether it has that content is
+    /// known only to who reads it.
+    pub fn is_plausible(&self, config: &str) -> bool {
+        let digest = Digest::from(self.digest.clone());
+        (1..=MAX_NUMBER).contains(&self.number) && self.object == digest.version_object_name(config)
+    }
+}
+
+/// A name that was given to a version. It stands for this content also when the version is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    pub name: String,
+    pub number: u64,
+    /// The object that holds its content, or did.
+    pub object: String,
+}
+
+/// The names that are known afterwards, newest first. A version that there is has the last word on its name.
+pub fn remember(given: &[Given], versions: &[Given]) -> Vec<Given> {
+    let known: BTreeMap<&str, &Given> =
+        given.iter().chain(versions).map(|given| (given.name.as_str(), given)).collect();
+    let mut all: Vec<Given> = known.into_values().cloned().collect();
+    all.sort_by(|a, b| b.number.cmp(&a.number).then_with(|| a.name.cmp(&b.name)));
+    let kept: BTreeSet<&str> = versions.iter().map(|given| given.name.as_str()).collect();
+    let mut room = REMEMBERED;
+    all.retain(|given| {
+        let stays = room > 0 || kept.contains(given.name.as_str());
+        room = room.saturating_sub(1);
+        stays
+    });
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn given(number: u64, object: &str) -> Given {
+        Given { name: VersionName::numbered(number).to_string(), number, object: object.to_owned() }
+    }
+
+    #[test]
+    fn a_version_is_plausible_only_if_its_name_and_number_can_be() {
+        let digest = "0123456789abcdef".repeat(4);
+        let version = |object: &str, number: u64| Version {
+            object: object.to_owned(),
+            name: VersionName::numbered(2),
+            number,
+            digest: digest.clone(),
+            changed_by: None,
+            reason: None,
+        };
+        assert!(version("app-0123456789", 2).is_plausible("app"));
+        assert!(!version("app-0000000000", 2).is_plausible("app"), "the digest of another one");
+        assert!(!version("app-0123456789", 2).is_plausible("other"));
+        assert!(!version("app-0123456789", u64::MAX).is_plausible("app"));
+        assert!(!version("app-0123456789", 0).is_plausible("app"));
+        assert!(!Version { digest: "012".into(), ..version("app-0123456789", 2) }.is_plausible("app"));
+    }
+
+    #[test]
+    fn names_are_remembered_when_their_versions_are_gone() {
+        let first = remember(&[], &[given(1, "app-a"), given(2, "app-b")]);
+        assert_eq!(first, [given(2, "app-b"), given(1, "app-a")]);
+        assert_eq!(remember(&first, &[given(3, "app-c")]), [given(3, "app-c"), given(2, "app-b"), given(1, "app-a")]);
+        assert_eq!(remember(&first, &[given(2, "app-b")]), first);
+    }
+
+    #[test]
+    fn the_newest_names_are_remembered_and_those_that_are_in_use() {
+        let all: Vec<Given> = (1..=150).map(|number| given(number, "app-a")).collect();
+        let kept = remember(&all, &[given(3, "app-a")]);
+        assert_eq!(kept.len(), REMEMBERED + 1);
+        assert_eq!((kept[0].number, kept[REMEMBERED - 1].number, kept[REMEMBERED].number), (150, 51, 3));
+        assert_eq!(remember(&kept, &[given(3, "app-a")]), kept);
+    }
 
     #[test]
     fn names_are_free_but_for_a_few() {

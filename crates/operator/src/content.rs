@@ -13,7 +13,7 @@ use lockstep_core::{ConfigKind, ConfigRef, Digest, DigestKey, Version, names};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::facts::ConfigFact;
+use crate::facts::{ConfigFact, VersionFact};
 use crate::index::ConfigId;
 
 /// Secrets of these types belong to Kubernetes: a copy of one would not work, or would be a second credential.
@@ -61,6 +61,26 @@ impl Content {
         }
     }
 
+    /// The digest of a content that cannot change any more. None if it can: then it is no version of ours.
+    pub fn fixed_digest(&self, key: &DigestKey) -> Option<Digest> {
+        let immutable = match &self.object {
+            Object::ConfigMap(object) => object.immutable,
+            Object::Secret(object) => object.immutable,
+        };
+        (immutable == Some(true)).then(|| self.digest(key))
+    }
+
+    pub fn uid(&self) -> &str {
+        self.object.meta().uid.as_deref().unwrap_or_default()
+    }
+
+    /// What it is as a version of this config with this digest. None if it is not: it says so itself, and has that content for good.
+    pub fn as_version(&self, config: &ConfigRef, digest: &str, key: &DigestKey) -> Option<VersionFact> {
+        let Some(ConfigFact::Version(fact)) = ConfigFact::read(config.kind, self.object.meta()) else { return None };
+        let is_it = fact.config == *config && fact.version.digest == digest;
+        (is_it && self.fixed_digest(key).is_some_and(|found| found.full() == digest)).then_some(fact)
+    }
+
     /// A short digest of each key's value, for an annotation.
     fn keys(&self, key: &DigestKey) -> Option<String> {
         let key = match &self.object {
@@ -104,7 +124,7 @@ impl Content {
         })
     }
 
-    /// Writes the version. One that is there already, from an earlier try, is as good.
+    /// Writes the version. None if there is an object of this name already: whether it is the version is for the caller to see.
     pub async fn write_version(
         &self,
         client: &Client,
@@ -189,5 +209,64 @@ fn metadata(config: &ConfigRef, version: &Version, owner: OwnerReference) -> Obj
         annotations: Some(annotations),
         owner_references: Some(vec![owner]),
         ..ObjectMeta::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn key() -> DigestKey {
+        DigestKey(vec![7; 32])
+    }
+
+    fn parse(kind: ConfigKind, object: &Value) -> Content {
+        Content::parse(kind, object).unwrap()
+    }
+
+    /// A version as we write it.
+    fn version(kind: ConfigKind, value: &str) -> Value {
+        let data = if kind == ConfigKind::Secret { json!({"k": "aGk="}) } else { json!({"k": value}) };
+        let digest = parse(kind, &json!({"data": data})).digest(&key());
+        json!({
+            "immutable": true,
+            "data": data,
+            "metadata": {
+                "name": digest.version_object_name("app"),
+                "uid": "1",
+                "labels": {names::VERSION_OF: kind.word()},
+                "annotations": {
+                    names::SOURCE: "app", names::VERSION: "r2", names::NUMBER: "2", names::DIGEST: digest.full(),
+                },
+            },
+        })
+    }
+
+    fn is_version(kind: ConfigKind, object: &Value, digest: &str) -> bool {
+        parse(kind, object).as_version(&ConfigRef::new(kind, "app"), digest, &key()).is_some()
+    }
+
+    #[test]
+    fn a_version_is_what_its_content_and_its_metadata_say() {
+        for kind in [ConfigKind::ConfigMap, ConfigKind::Secret] {
+            let good = version(kind, "a");
+            let digest = good["metadata"]["annotations"][names::DIGEST].as_str().unwrap().to_owned();
+            assert!(is_version(kind, &good, &digest));
+            let changed = |change: fn(&mut Value)| {
+                let mut object = good.clone();
+                change(&mut object);
+                is_version(kind, &object, &digest)
+            };
+            assert!(!changed(|object| object["data"] = json!({"k": "ZXZpbA=="})), "other content");
+            assert!(!changed(|object| object["immutable"] = json!(false)), "it can still change");
+            assert!(!changed(|object| object["metadata"]["labels"] = json!({})), "nobody says that it is one");
+            assert!(!changed(|object| object["metadata"]["labels"] = json!({names::VERSION_OF: "other"})));
+            assert!(!changed(|object| object["metadata"]["annotations"] = json!({})));
+            assert!(!changed(|object| object["metadata"]["annotations"][names::SOURCE] = json!("other")));
+            assert!(!changed(|object| object["metadata"]["annotations"][names::NUMBER] = json!(u64::MAX.to_string())));
+            assert!(!is_version(kind, &good, &"0".repeat(64)), "another version");
+        }
     }
 }

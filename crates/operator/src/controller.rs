@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::execute::{ConfigOutcome, ExecuteError, Executor, ReleaseOutcome, Written};
 use crate::facts::Key;
-use crate::index::{ConfigId, Index, ReleaseId, Watched, Work, WorkloadId};
+use crate::index::{ConfigId, Index, ObjectId, ReleaseId, Watched, Work, WorkloadId};
 use crate::metrics::Metrics;
 use crate::pods::PodWatches;
 use crate::put_backs::PutBacks;
@@ -58,6 +58,7 @@ enum Done {
     Consumer(WorkloadId, Result<Option<Written>, ExecuteError>),
     Restore(ReleaseId, Result<Vec<Written>, ExecuteError>),
     Retention(ConfigId, Result<Vec<Written>, ExecuteError>),
+    Unreadable(ObjectId, Result<(), ExecuteError>),
 }
 
 impl Controller {
@@ -93,6 +94,7 @@ impl Controller {
             self.start_due(&mut running);
             self.metrics.queued(self.queue.len());
             self.metrics.open(self.index.counts.open_releases(), self.index.counts.held_configs());
+            self.metrics.unreadable(self.index.counts.unreadable());
             let wake = self.queue.next_due().filter(|_| self.is_ready() && running.len() < PARALLEL);
             tokio::select! {
                 event = events.next() => match event {
@@ -134,6 +136,11 @@ impl Controller {
                 let work = self.index.remove(watch.0, &key);
                 self.take_up(work, GATHER);
             }
+            What::Unreadable { key, unreadable, is_listing } => {
+                self.note_listed(&watch, &key, is_listing);
+                let work = self.index.apply_unreadable(watch.0, &key, *unreadable);
+                self.take_up(work, GATHER);
+            }
             What::Failed(error) => {
                 self.metrics.watch_failed();
                 tracing::warn!(watch = ?watch.0, error, "a watch failed and is started again");
@@ -171,7 +178,7 @@ impl Controller {
         for work in work {
             match &work {
                 Work::Config(_) | Work::Start(_) | Work::Release(_) => self.queue.push(work, now, delay),
-                Work::Restore(_) => self.queue.push(work, now, Duration::ZERO),
+                Work::Restore(_) | Work::Unreadable(_) => self.queue.push(work, now, Duration::ZERO),
                 Work::Consumer(id) => {
                     let delay = self.put_backs.wait(id, self.settle);
                     self.queue.push(work, now, delay);
@@ -199,8 +206,14 @@ impl Controller {
         match work {
             Work::Config(id) => {
                 let Some(view) = self.index.config(id) else { return false };
-                let id = id.clone();
-                running.spawn(async move { Done::Config(id, executor.config(view).await) });
+                let (id, unreadable) = (id.clone(), self.index.stops(id));
+                running.spawn(async move {
+                    let outcome = match unreadable {
+                        Some(unreadable) => executor.refuse_for(view, &unreadable).await,
+                        None => executor.config(view).await,
+                    };
+                    Done::Config(id, outcome)
+                });
             }
             Work::Start(id) => {
                 if self.index.may_grow(id) && self.has_patience(id) {
@@ -224,6 +237,14 @@ impl Controller {
                 running.spawn(async move {
                     let written = executor.restore(&id, lost).await;
                     Done::Restore(id, written)
+                });
+            }
+            Work::Unreadable(id) => {
+                let Some(unreadable) = self.index.unreadable(id) else { return false };
+                let id = id.clone();
+                running.spawn(async move {
+                    let told = executor.tell_unreadable(&unreadable).await;
+                    Done::Unreadable(id, told)
                 });
             }
             Work::Retention(id) => {
@@ -284,8 +305,14 @@ impl Controller {
             }
         };
         match done {
-            Done::Config(id, outcome) => {
+            Done::Config(id, mut outcome) => {
                 let work = Work::Config(id.clone());
+                if let Ok(outcome) = outcome.as_mut()
+                    && std::mem::take(&mut outcome.is_refused)
+                {
+                    let outcome = std::mem::take(outcome);
+                    return self.take_in_refused(&id, outcome);
+                }
                 let outcome = self.settle_failure(&work, outcome);
                 self.queue.done(&work, Instant::now());
                 if let Some(outcome) = outcome {
@@ -328,6 +355,11 @@ impl Controller {
                     self.take_in(written);
                 }
             }
+            Done::Unreadable(id, told) => {
+                let work = Work::Unreadable(id);
+                self.settle_failure(&work, told);
+                self.queue.done(&work, Instant::now());
+            }
             Done::Retention(id, written) => {
                 let work = Work::Retention(id);
                 let written = self.settle_failure(&work, written);
@@ -346,6 +378,7 @@ impl Controller {
             tracing::info!(namespace = id.namespace, config = %id.config, version = %version.name, object = version.object, by = version.changed_by, "a new version");
         }
         self.take_in(outcome.written);
+        self.index.note_checked(id, outcome.checked);
         let now = Instant::now();
         if let Some(wait) = outcome.wake {
             self.queue.push(Work::Config(id.clone()), now, wait);
@@ -356,6 +389,19 @@ impl Controller {
             let (work, settle) = (Work::Start(id.clone()), self.index.settle(id));
             // A new change is worth waiting for more; being asked again about the same one is not.
             if is_news { self.queue.settle(work, now, settle) } else { self.queue.push(work, now, settle) }
+        }
+    }
+
+    /// What the API server will not have now is tried again, later each time; our own report of that is no reason to hurry.
+    fn take_in_refused(&mut self, id: &ConfigId, outcome: ConfigOutcome) {
+        let work = Work::Config(id.clone());
+        self.metrics.failed();
+        self.queue.done(&work, Instant::now());
+        let has_changed = self.queue.is_waiting(&work);
+        self.take_in_config(id, outcome);
+        if !has_changed {
+            let delay = self.back_off(&work);
+            self.queue.settle(work, Instant::now(), delay);
         }
     }
 
@@ -391,6 +437,14 @@ impl Controller {
         }
     }
 
+    /// How long to wait after one more failure.
+    fn back_off(&mut self, work: &Work) -> Duration {
+        let failures = self.failures.entry(work.clone()).or_insert(0);
+        let delay = (FIRST_RETRY * 2_u32.saturating_pow(*failures)).min(LAST_RETRY);
+        *failures = (*failures + 1).min(16);
+        delay
+    }
+
     /// The result, or nothing: what failed is tried again, later each time.
     fn settle_failure<T>(&mut self, work: &Work, result: Result<T, ExecuteError>) -> Option<T> {
         let error = match result {
@@ -400,9 +454,7 @@ impl Controller {
             }
             Err(error) => error,
         };
-        let failures = self.failures.entry(work.clone()).or_insert(0);
-        let delay = (FIRST_RETRY * 2_u32.saturating_pow(*failures)).min(LAST_RETRY);
-        *failures = (*failures + 1).min(16);
+        let delay = self.back_off(work);
         if !error.is_conflict() {
             self.metrics.failed();
             tracing::warn!(

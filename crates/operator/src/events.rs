@@ -25,12 +25,17 @@ pub enum Reason {
     ConfigRolledBack,
     /// A change cannot become a version.
     Refused,
+    /// An object cannot be read.
+    Unreadable,
+    /// An object says that it is a version, and is not.
+    ForgedVersion,
 }
 
 impl Reason {
     #[cfg(test)]
     fn all() -> impl Iterator<Item = Self> {
-        Phase::ALL.into_iter().map(Self::Phase).chain([Self::ConfigReleased, Self::ConfigRolledBack, Self::Refused])
+        let others = [Self::ConfigReleased, Self::ConfigRolledBack, Self::Refused, Self::Unreadable, Self::ForgedVersion];
+        Phase::ALL.into_iter().map(Self::Phase).chain(others)
     }
 
     pub fn name(self) -> &'static str {
@@ -39,6 +44,8 @@ impl Reason {
             Self::ConfigReleased => "ConfigReleased",
             Self::ConfigRolledBack => "ConfigRolledBack",
             Self::Refused => "Refused",
+            Self::Unreadable => "Unreadable",
+            Self::ForgedVersion => "ForgedVersion",
         }
     }
 
@@ -47,7 +54,9 @@ impl Reason {
         match self {
             Self::Phase(RollingBack | RolledBack | Failed | Rejected | Aborted)
             | Self::ConfigRolledBack
-            | Self::Refused => EventType::Warning,
+            | Self::Refused
+            | Self::Unreadable
+            | Self::ForgedVersion => EventType::Warning,
             Self::Phase(_) | Self::ConfigReleased => EventType::Normal,
         }
     }
@@ -55,7 +64,8 @@ impl Reason {
     fn action(self) -> &'static str {
         match self {
             Self::ConfigReleased | Self::ConfigRolledBack => "Pin",
-            Self::Phase(_) | Self::Refused => "Release",
+            Self::Phase(_) | Self::Refused | Self::ForgedVersion => "Release",
+            Self::Unreadable => "Read",
         }
     }
 }

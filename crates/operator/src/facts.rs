@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::core::DynamicObject;
 use lockstep_api::{PinTable, Release, ReleasePolicy, ReleasePolicySpec, VersionedConfig};
+use lockstep_core::config::is_object_name;
 use lockstep_core::health::{Rollout, Unit};
 use lockstep_core::keys::{self, KeyDigests, Used, used_keys};
 use lockstep_core::release::ConsumerId;
@@ -63,11 +64,10 @@ pub struct VersionFact {
 impl ConfigFact {
     /// None for a version that somebody wrote by hand and got wrong: it is then nobody's version.
     pub fn read(kind: ConfigKind, meta: &ObjectMeta) -> Option<Self> {
-        let is_version = label(meta, names::VERSION_OF).is_some();
-        if is_version {
-            VersionFact::read(kind, meta).map(Self::Version)
-        } else {
-            Some(Self::Source(SourceFact::read(meta)))
+        match label(meta, names::VERSION_OF) {
+            Some(of) if of == kind.word() => VersionFact::read(kind, meta).map(Self::Version),
+            Some(_) => None,
+            None => Some(Self::Source(SourceFact::read(meta))),
         }
     }
 
@@ -106,10 +106,11 @@ impl VersionFact {
             changed_by: annotation(meta, names::CHANGED_BY).map(str::to_owned),
             reason: annotation(meta, names::REASON).map(str::to_owned),
         };
+        let source = annotation(meta, names::SOURCE).filter(|source| version.is_plausible(source))?;
         Some(Self {
             resource_version: resource_version(meta),
             uid: meta.uid.clone()?,
-            config: ConfigRef::new(kind, annotation(meta, names::SOURCE)?),
+            config: ConfigRef::new(kind, source),
             version,
             owners: meta.owner_references.clone().unwrap_or_default(),
             keys: annotation(meta, names::KEYS).map(keys::read),
@@ -281,6 +282,19 @@ impl ManagedFact {
         Self { resource_version: resource_version(&object.metadata), config: (&object.spec.source).into(), object }
     }
 
+    /// Only the one that is named after its config is the config's: another would be a second memory of it, and take the place of the first.
+    pub fn read_named(object: VersionedConfig) -> Result<Self, String> {
+        let fact = Self::read(object);
+        let wanted = fact.config.versioned_config_name();
+        if !is_object_name(&fact.config.name) {
+            return Err("its spec.source.name is not the name of a ConfigMap or Secret".to_owned());
+        }
+        if fact.object.metadata.name.as_ref() != Some(&wanted) {
+            return Err(format!("the VersionedConfig of {} must be named {wanted}", fact.config));
+        }
+        Ok(fact)
+    }
+
     pub fn released(&self) -> Option<&str> {
         self.object.status.as_ref()?.current.as_ref().map(|current| current.object.as_str())
     }
@@ -426,7 +440,7 @@ fn annotation<'a>(meta: &'a ObjectMeta, name: &str) -> Option<&'a str> {
     meta.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-fn resource_version(meta: &ObjectMeta) -> ResourceVersion {
+pub fn resource_version(meta: &ObjectMeta) -> ResourceVersion {
     // Kubernetes promises that they are numbers and can be compared; anything else counts as the oldest.
     ResourceVersion(meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0))
 }

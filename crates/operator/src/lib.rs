@@ -20,6 +20,7 @@ mod put_backs;
 mod queue;
 mod server;
 mod tables;
+mod unreadable;
 mod watch;
 
 use std::collections::HashSet;

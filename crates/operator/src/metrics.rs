@@ -23,6 +23,7 @@ pub struct Metrics {
     queued_work: Gauge,
     open_releases: Gauge,
     held_configs: Gauge,
+    unreadable_objects: Gauge,
     is_leader: Gauge,
     is_synced: Gauge,
     admission_mode: Family<[(&'static str, &'static str); 1], Gauge>,
@@ -43,6 +44,7 @@ impl Default for Metrics {
             queued_work: Gauge::default(),
             open_releases: Gauge::default(),
             held_configs: Gauge::default(),
+            unreadable_objects: Gauge::default(),
             is_leader: Gauge::default(),
             is_synced: Gauge::default(),
             admission_mode: Family::default(),
@@ -72,6 +74,9 @@ impl Metrics {
         registry.register("open_releases", "Releases that have not ended", self.open_releases.clone());
         let held = "Configs of which a version failed: it is held until the config changes or a person retries";
         registry.register("held_configs", held, self.held_configs.clone());
+        let unreadable =
+            "Objects that cannot be read: what they concern stands still until they are corrected or deleted";
+        registry.register("unreadable_objects", unreadable, self.unreadable_objects.clone());
         registry.register("leader", "Whether this replica does the work", self.is_leader.clone());
         registry.register("synced", "Whether all objects were seen since the start", self.is_synced.clone());
         registry.register("admission_mode", "What brings versions into pods", self.admission_mode.clone());
@@ -118,6 +123,10 @@ impl Metrics {
     pub fn open(&self, releases: usize, held_configs: usize) {
         set(&self.open_releases, releases);
         set(&self.held_configs, held_configs);
+    }
+
+    pub fn unreadable(&self, objects: usize) {
+        set(&self.unreadable_objects, objects);
     }
 
     pub fn leads(&self) {

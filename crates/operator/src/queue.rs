@@ -73,6 +73,10 @@ impl<W: Clone + Eq + Hash + Ord> Queue<W> {
         Some(work)
     }
 
+    pub fn is_waiting(&self, work: &W) -> bool {
+        self.waiting.contains_key(work)
+    }
+
     pub fn done(&mut self, work: &W, now: Instant) {
         self.running.remove(work);
         if let Some(due) = self.again.remove(work) {

@@ -15,6 +15,7 @@ use crate::facts::{
 };
 use crate::index::{Fact, Watched};
 use crate::kinds::WorkloadKind;
+use crate::unreadable::{Guarded, Unreadable};
 
 /// Helm keeps its releases as Secrets, many and large: nobody mounts them.
 const NOT_HELM: &str = "type!=helm.sh/release.v1";
@@ -44,6 +45,12 @@ pub enum What {
         key: Key,
         is_listing: bool,
     },
+    /// An object that is there and cannot be read.
+    Unreadable {
+        key: Key,
+        unreadable: Box<Unreadable>,
+        is_listing: bool,
+    },
     /// The stream goes on by itself; this is for the log.
     Failed(String),
 }
@@ -56,26 +63,24 @@ pub fn everything(client: &Client, scopes: &[Scope], kinds: &[WorkloadKind]) -> 
         streams.push(source.configs::<ConfigMap>(ConfigKind::ConfigMap, Config::default()));
         streams.push(source.configs::<Secret>(ConfigKind::Secret, Config::default().fields(NOT_HELM)));
         streams.push(source.stream(source.api::<VersionedConfig>(), Watched::VersionedConfig, |object| {
-            Some(Fact::Managed(Box::new(ManagedFact::read(object))))
+            ManagedFact::read_named(object).map(|fact| Some(Fact::Managed(Box::new(fact))))
         }));
-        streams.push(
-            source.stream(source.api::<PinTable>(), Watched::PinTable, |object| {
-                Some(Fact::Table(TableFact::read(&object)))
-            }),
-        );
+        streams.push(source.stream(source.api::<PinTable>(), Watched::PinTable, |object| {
+            Ok(Some(Fact::Table(TableFact::read(&object))))
+        }));
         streams.push(source.stream(source.api::<Release>(), Watched::Release, |object| {
-            Some(Fact::Release(Box::new(ReleaseFact::read(object))))
+            Ok(Some(Fact::Release(Box::new(ReleaseFact::read(object)))))
         }));
         streams.push(source.stream(source.api::<ReleasePolicy>(), Watched::Policy, |object| {
-            Some(Fact::Policy(Box::new(PolicyFact::read(object))))
+            Ok(Some(Fact::Policy(Box::new(PolicyFact::read(object)))))
         }));
         for (place, kind) in kinds.iter().enumerate() {
             streams.push(source.workloads(place, kind.clone()));
         }
         if scope.is_none() {
-            let api: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
+            let api: Api<Guarded<PartialObjectMeta<Namespace>>> = Api::all(client.clone());
             streams.push(source.stream(api, Watched::Namespace, |object| {
-                Some(Fact::Namespace(NamespaceFact::read(&object.metadata)))
+                Ok(Some(Fact::Namespace(NamespaceFact::read(&object.metadata))))
             }));
         }
     }
@@ -85,8 +90,8 @@ pub fn everything(client: &Client, scopes: &[Scope], kinds: &[WorkloadKind]) -> 
 /// The pods of one namespace, in one request where the API server can begin a watch with all that there is.
 pub fn pods(client: &Client, namespace: &str) -> BoxStream<'static, WatchEvent> {
     let source = Scoped { client: client.clone(), scope: Some(namespace.to_owned()) };
-    let read = |pod: Pod| PodFact::read(&pod).map(|fact| Fact::Pod(Box::new(fact)));
-    let in_one = source.stream_with(source.api(), Config::default().streaming_lists(), Watched::Pod, read);
+    let read = |pod: Pod| Ok(PodFact::read(&pod).map(|fact| Fact::Pod(Box::new(fact))));
+    let in_one = source.stream_with(source.api(), (), Config::default().streaming_lists(), Watched::Pod, read);
     let listed_first = source.stream(source.api(), Watched::Pod, read);
     let mut is_listed = false;
     let works = move |event: &WatchEvent| {
@@ -102,7 +107,7 @@ struct Scoped {
 }
 
 impl Scoped {
-    fn api<K>(&self) -> Api<K>
+    fn api<K>(&self) -> Api<Guarded<K>>
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
     {
@@ -121,58 +126,74 @@ impl Scoped {
             + Send
             + 'static,
     {
-        let api: Api<PartialObjectMeta<K>> = self.api();
-        let read = move |object: PartialObjectMeta<K>| ConfigFact::read(kind, &object.metadata).map(Fact::Config);
-        self.stream_with(api, config, Watched::Config(kind), read)
+        let api: Api<Guarded<PartialObjectMeta<K>>> = self.api();
+        let read = move |object: PartialObjectMeta<K>| Ok(ConfigFact::read(kind, &object.metadata).map(Fact::Config));
+        self.stream_with(api, (), config, Watched::Config(kind), read)
     }
 
     fn workloads(&self, place: usize, kind: WorkloadKind) -> BoxStream<'static, WatchEvent> {
-        let api: Api<DynamicObject> = match &self.scope {
+        let api: Api<Guarded<DynamicObject>> = match &self.scope {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind.resource),
             None => Api::all_with(self.client.clone(), &kind.resource),
         };
-        let read = move |object: DynamicObject| WorkloadFact::read(&kind, &object).map(Fact::Workload);
-        self.stream(api, Watched::Workload(place), read)
+        let resource = kind.resource.clone();
+        let read = move |object: DynamicObject| Ok(WorkloadFact::read(&kind, &object).map(Fact::Workload));
+        self.stream_with(api, resource, Config::default(), Watched::Workload(place), read)
     }
 
     fn stream<K>(
         &self,
-        api: Api<K>,
+        api: Api<Guarded<K>>,
         watched: Watched,
-        read: impl Fn(K) -> Option<Fact> + Send + 'static,
+        read: impl Fn(K) -> Reading + Send + 'static,
     ) -> BoxStream<'static, WatchEvent>
     where
-        K: Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
+        K: Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
     {
-        self.stream_with(api, Config::default(), watched, read)
+        self.stream_with(api, (), Config::default(), watched, read)
     }
 
     fn stream_with<K>(
         &self,
-        api: Api<K>,
+        api: Api<Guarded<K>>,
+        dynamic: K::DynamicType,
         config: Config,
         watched: Watched,
-        read: impl Fn(K) -> Option<Fact> + Send + 'static,
+        read: impl Fn(K) -> Reading + Send + 'static,
     ) -> BoxStream<'static, WatchEvent>
     where
         K: Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
+        K::DynamicType: Send,
     {
         let scope = self.scope.clone();
         let events = watcher(api, config).backoff(DefaultBackoff::default());
-        let event = move |event: watcher::Result<watcher::Event<K>>| {
-            let what = event.map_or_else(|error| What::Failed(error.to_string()), |event| understand(event, &read));
+        let event = move |event: watcher::Result<watcher::Event<Guarded<K>>>| {
+            let understood = |event| understand(event, &dynamic, &read);
+            let what = event.map_or_else(|error| What::Failed(error.to_string()), understood);
             WatchEvent { watched, scope: scope.clone(), what }
         };
         events.map(event).boxed()
     }
 }
 
-fn understand<K: Resource>(event: watcher::Event<K>, read: &impl Fn(K) -> Option<Fact>) -> What {
-    let seen = |object: K, is_listing: bool| {
-        let key = facts::key(object.meta());
-        match read(object) {
-            Some(fact) => What::Seen { key, fact: Box::new(fact), is_listing },
-            None => What::Gone { key, is_listing },
+/// What an object says; nothing if it is of no interest; or why it cannot be read.
+type Reading = Result<Option<Fact>, String>;
+
+fn understand<K: Resource>(
+    event: watcher::Event<Guarded<K>>,
+    dynamic: &K::DynamicType,
+    read: &impl Fn(K) -> Reading,
+) -> What {
+    let seen = |object: Guarded<K>, is_listing: bool| {
+        let (key, about) = (facts::key(object.meta()), object.object_ref(dynamic));
+        let resource_version = facts::resource_version(object.meta());
+        match object.object().and_then(read) {
+            Ok(Some(fact)) => What::Seen { key, fact: Box::new(fact), is_listing },
+            Ok(None) => What::Gone { key, is_listing },
+            Err(fault) => {
+                let unreadable = Box::new(Unreadable { resource_version, about, fault });
+                What::Unreadable { key, unreadable, is_listing }
+            }
         }
     };
     match event {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::{
     Action, Block, ConsumerId, Counts, Gate, Member, Move, Observed, Phase, Progress, Record, Release, Stage, State,
@@ -146,6 +146,7 @@ impl<'a> Machine<'a> {
                 self.wake_at(*until);
                 format!("too many workloads of the cluster were rolled in the last minute: waits until {until:.0}")
             }
+            Block::Unreadable(what) => what.clone(),
         };
         self.enter(Phase::Pending, reason);
     }
@@ -261,6 +262,8 @@ impl<'a> Machine<'a> {
         } else if self.release().wishes.paused {
             let reason = self.paused();
             self.enter(Phase::Paused, reason);
+        } else if let Some(Block::Unreadable(what)) = &self.observed.blocked {
+            self.enter(Phase::Paused, format!("{what}; failures still put the old version back"));
         } else if let Some((newer, at)) = newer.zip(self.observed.superseded_at) {
             self.await_successor(newer, at);
         } else {
@@ -851,5 +854,5 @@ fn is_open(record: &Record) -> bool {
 }
 
 fn after(at: Timestamp, wait: Duration) -> Timestamp {
-    SignedDuration::try_from(wait).ok().and_then(|wait| at.checked_add(wait).ok()).unwrap_or(Timestamp::MAX)
+    crate::storm::later(at, wait)
 }

@@ -304,6 +304,8 @@ pub enum Block {
     Storm { consumer: ConsumerId, until: Timestamp },
     /// The whole cluster rolls too much at the moment.
     Budget { until: Timestamp },
+    /// What it goes by cannot be read, and why. It holds for a release under way, too.
+    Unreadable(String),
 }
 
 impl Block {
@@ -311,7 +313,7 @@ impl Block {
     pub fn until(&self) -> Option<Timestamp> {
         match self {
             Self::Storm { until, .. } | Self::Budget { until } => Some(*until),
-            Self::Release(_) => None,
+            Self::Release(_) | Self::Unreadable(_) => None,
         }
     }
 }

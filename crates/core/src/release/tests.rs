@@ -759,6 +759,29 @@ fn what_it_waits_for_has_a_name() {
 }
 
 #[test]
+fn a_release_whose_policy_cannot_be_read_goes_no_further_and_still_goes_back() {
+    let block = || Some(Block::Unreadable("ReleasePolicy default cannot be read".into()));
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.blocked = block();
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Pending);
+    cluster.blocked = None;
+    cluster.turn();
+    cluster.turn();
+    cluster.blocked = block();
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Paused);
+    assert!(cluster.release.progress.reason.contains("ReleasePolicy default cannot be read"));
+    cluster.blocked = None;
+    assert_eq!(cluster.run(), Phase::Succeeded);
+
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]).with_bad("app-2");
+    cluster.turn();
+    cluster.blocked = block();
+    assert_eq!(cluster.run(), Phase::RolledBack);
+}
+
+#[test]
 fn a_newer_release_takes_over_and_still_knows_the_way_back() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, "")]);
     for _ in 0..3 {

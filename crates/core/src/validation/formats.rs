@@ -7,6 +7,8 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Number, Value};
 use serde_saphyr::options::NonFiniteFloatPolicy;
 
+use super::weight::Weight;
+
 /// How many nodes a YAML file may have: no file within Kubernetes' limit of 1 MiB has more.
 const MAX_YAML_NODES: usize = 1 << 20;
 
@@ -40,14 +42,27 @@ impl Format {
         }
     }
 
-    /// Whether it can be read at all.
+    /// Whether it can be read at all. Nothing of it is kept.
     pub fn check(self, bytes: &[u8]) -> Result<(), String> {
         let text = text(bytes)?;
         match self {
-            Self::Json => json(text).map(drop),
+            Self::Json => json::<Weight>(text).map(drop),
             Self::Yaml => yaml::<IgnoredAny>(text).map(drop).map_err(|at| format!("wrong syntax{at}")),
             Self::Toml => toml(text).map(drop),
-            Self::Properties => properties(text).map(drop),
+            Self::Properties => each_property(text, |_, _| ()),
+        }
+    }
+
+    /// What its documents take as values.
+    pub fn weight(self, bytes: &[u8]) -> Result<Weight, String> {
+        let text = text(bytes)?;
+        match self {
+            Self::Json => json(text),
+            Self::Yaml => {
+                yaml::<Weight>(text).map(|all| all.into_iter().sum()).map_err(|at| format!("wrong syntax{at}"))
+            }
+            Self::Toml => Ok(Weight::of_toml(text)),
+            Self::Properties => Ok(Weight::of_lines(text)),
         }
     }
 
@@ -69,7 +84,7 @@ fn text(bytes: &[u8]) -> Result<&str, String> {
 }
 
 /// The parser's own words are constants when the syntax is at fault.
-fn json(text: &str) -> Result<Value, String> {
+fn json<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| match error.classify() {
         serde_json::error::Category::Syntax | serde_json::error::Category::Eof => error.to_string(),
         _ => format!("wrong at line {}, column {}", error.line(), error.column()),
@@ -99,6 +114,7 @@ fn yaml_documents(text: &str) -> Result<Vec<Value>, String> {
 }
 
 fn toml(text: &str) -> Result<toml::Table, String> {
+    Weight::of_toml(text).check()?;
     toml::from_str(text).map_err(|error: toml::de::Error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         let line_start = before.rfind('\n').map_or(0, |end| end + 1);
@@ -123,6 +139,11 @@ fn from_toml(value: toml::Value) -> Value {
 /// Java's properties: every text is valid but for the escapes of unicode characters.
 fn properties(text: &str) -> Result<Value, String> {
     let mut found = Map::new();
+    each_property(text, |name, value| drop(found.insert(name, Value::String(value))))?;
+    Ok(Value::Object(found))
+}
+
+fn each_property(text: &str, mut see: impl FnMut(String, String)) -> Result<(), String> {
     let mut lines = text.lines().enumerate();
     while let Some((number, line)) = lines.next() {
         let mut line = line.trim_start().to_owned();
@@ -135,9 +156,9 @@ fn properties(text: &str) -> Result<Value, String> {
         }
         let (name, value) = name_and_value(&line);
         let unescape = |text| unescape(text).ok_or_else(|| format!("malformed \\u escape at line {}", number + 1));
-        found.insert(unescape(name)?, Value::String(unescape(value)?));
+        see(unescape(name)?, unescape(value)?);
     }
-    Ok(Value::Object(found))
+    Ok(())
 }
 
 fn continues(line: &str) -> bool {

@@ -493,3 +493,32 @@ proptest! {
         }
     }
 }
+
+/// A file that the API server stores becomes a hundred times as large once it is parsed.
+fn bomb() -> String {
+    format!("[{}0]", r#"{"":0},"#.repeat(149_000))
+}
+
+#[test]
+fn what_only_has_to_be_readable_is_not_kept_in_memory() {
+    assert_eq!(verdict(&parsing(Parsing::Always), &[("a.json", &bomb())], None), "");
+}
+
+#[test]
+fn what_would_take_too_much_memory_is_told_with_its_key_and_the_limit() {
+    for key in ["a.json", "a.yaml", "a"] {
+        let told = verdict(&schema(key, json!({"type": "array"})), &[(key, &bomb())], None);
+        let start = format!("key {key} is too large to be compared with its schema: it would take about ");
+        assert!(told.starts_with(&start) && told.contains("MiB") && told.contains("32 are allowed"), "{told}");
+    }
+    let toml = format!("a = [{}]", "{},".repeat(300_000));
+    let told = verdict(&parsing(Parsing::Always), &[("a.toml", &toml)], None);
+    assert!(told.contains("key a.toml") && told.contains("32 are allowed"), "{told}");
+}
+
+#[test]
+fn a_large_file_of_the_usual_kind_is_compared_with_its_schema() {
+    let lines: String = (0..20_000).map(|line| format!("  \"key-{line}\": \"value {line}\",\n")).collect();
+    let text = format!("{{\n{lines}  \"last\": 1\n}}");
+    assert_eq!(verdict(&schema("a.json", json!({"type": "object"})), &[("a.json", &text)], None), "");
+}

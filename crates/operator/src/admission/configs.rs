@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use futures::future::try_join;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use lockstep_api::{PinTable, VersionSummary, VersionedConfig};
+use lockstep_api::{GivenName, PinTable, VersionSummary, VersionedConfig};
 use lockstep_core::config::is_object_name;
 use lockstep_core::digest::MAX_CONFIG_NAME_LENGTH;
 use lockstep_core::validation::Validation;
@@ -155,11 +155,12 @@ fn will_be_refused(request: &Request) -> bool {
 fn next(change: &Change, entry: Option<&Entry>, managed: Option<&VersionedConfig>) -> Next {
     let status = managed.and_then(|managed| managed.status.as_ref());
     let versions = status.map_or(&[][..], |status| status.versions.as_slice());
+    let names = status.map_or(&[][..], |status| status.names.as_slice());
     if !change.is_readable || managed.is_some_and(|managed| may_not_be_joined(change, managed)) {
         return Next::Keep;
     }
     match entry {
-        Some(entry) if entry.current.is_some() && !is_misnamed(change, versions) => {
+        Some(entry) if entry.current.is_some() && !is_misnamed(change, versions, names) => {
             if entry.to_join() == Some(&change.object) {
                 Next::Keep
             } else if entry.current.as_ref() == Some(&change.object) {
@@ -181,11 +182,12 @@ fn may_not_be_joined(change: &Change, managed: &VersionedConfig) -> bool {
 }
 
 /// The operator makes no version with a name that cannot be, or that has other content already.
-fn is_misnamed(change: &Change, versions: &[VersionSummary]) -> bool {
+fn is_misnamed(change: &Change, versions: &[VersionSummary], names: &[GivenName]) -> bool {
     let Some(name) = &change.version_name else { return false };
     // Content that is a version already keeps that version's name, whatever the config says now.
     let is_known = versions.iter().any(|version| version.object == change.object);
-    let is_taken = versions.iter().any(|version| version.version == *name);
+    let was_given = names.iter().any(|given| given.version == *name && given.object != change.object);
+    let is_taken = was_given || versions.iter().any(|version| version.version == *name);
     !is_known && (is_taken || name.parse::<VersionName>().is_err())
 }
 

@@ -7,10 +7,11 @@ use futures::StreamExt;
 use futures::future::join_all;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, DefaultBackoff, Event, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use lockstep_api::PinTable;
 use lockstep_core::{Table, names};
 
+use crate::unreadable::Guarded;
 use crate::watch::Scope;
 
 pub struct Tables(RwLock<Known>);
@@ -20,20 +21,25 @@ struct Known {
     tables: HashMap<String, Arc<Table>>,
     /// Where not everything was listed yet.
     unlisted: HashSet<Scope>,
+    /// The namespaces whose table cannot be read and was not known before.
+    unreadable: HashSet<String>,
 }
 
-/// The tables are still being listed: "no table" cannot be told from "not seen yet".
+/// The tables are still being listed, or one cannot be read: "no table" cannot be told from "not seen yet".
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the pin tables were not all read yet: the API server may ask again, or another replica")]
 pub struct NotListed;
 
 impl Tables {
     pub fn new(scopes: &[Scope]) -> Self {
-        Self(RwLock::new(Known { tables: HashMap::new(), unlisted: scopes.iter().cloned().collect() }))
+        Self(RwLock::new(Known { unlisted: scopes.iter().cloned().collect(), ..Known::default() }))
     }
 
     pub fn of(&self, namespace: &str) -> Result<Option<Arc<Table>>, NotListed> {
-        self.read(|known| if known.is_complete() { Ok(known.tables.get(namespace).cloned()) } else { Err(NotListed) })
+        self.read(|known| {
+            let is_known = known.is_complete() && !known.unreadable.contains(namespace);
+            if is_known { Ok(known.tables.get(namespace).cloned()) } else { Err(NotListed) }
+        })
     }
 
     pub fn is_complete(&self) -> bool {
@@ -46,13 +52,13 @@ impl Tables {
     }
 
     async fn follow_scope(&self, client: Client, scope: &Scope) {
-        let api: Api<PinTable> = match scope {
+        let api: Api<Guarded<PinTable>> = match scope {
             Some(namespace) => Api::namespaced(client, namespace),
             None => Api::all(client),
         };
         let only_ours = Config::default().fields(&format!("metadata.name={}", names::PIN_TABLE));
         let mut events = watcher(api, only_ours).backoff(DefaultBackoff::default()).boxed();
-        let mut listing = HashMap::new();
+        let mut listing = Listing::new();
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => self.observe(scope, &mut listing, event),
@@ -61,17 +67,13 @@ impl Tables {
         }
     }
 
-    fn observe(&self, scope: &Scope, listing: &mut HashMap<String, Arc<Table>>, event: Event<PinTable>) {
+    fn observe(&self, scope: &Scope, listing: &mut Listing, event: Event<Guarded<PinTable>>) {
         match event {
             Event::Init => listing.clear(),
-            Event::InitApply(object) => drop(listing.insert(namespace(&object), table(&object))),
+            Event::InitApply(object) => drop(listing.insert(namespace(&object), table(object))),
             Event::InitDone => self.write(|known| known.replace(scope, std::mem::take(listing))),
-            Event::Apply(object) => self.write(|known| {
-                known.tables.insert(namespace(&object), table(&object));
-            }),
-            Event::Delete(object) => self.write(|known| {
-                known.tables.remove(&namespace(&object));
-            }),
+            Event::Apply(object) => self.write(|known| known.set(namespace(&object), table(object))),
+            Event::Delete(object) => self.write(|known| known.remove(&namespace(&object))),
         }
     }
 
@@ -91,19 +93,43 @@ impl Known {
     }
 
     /// What was not listed went while nobody looked.
-    fn replace(&mut self, scope: &Scope, listed: HashMap<String, Arc<Table>>) {
-        self.tables.retain(|namespace, _| scope.as_ref().is_some_and(|scope| scope != namespace));
-        self.tables.extend(listed);
+    fn replace(&mut self, scope: &Scope, listed: Listing) {
+        let is_elsewhere = |namespace: &String| scope.as_ref().is_some_and(|scope| scope != namespace);
+        self.tables.retain(|namespace, _| is_elsewhere(namespace) || listed.contains_key(namespace));
+        self.unreadable.retain(is_elsewhere);
+        for (namespace, table) in listed {
+            self.set(namespace, table);
+        }
         self.unlisted.remove(scope);
+    }
+
+    /// Of a table that cannot be read, what was last read counts. Without that, nobody can say which version a pod should have.
+    fn set(&mut self, namespace: String, table: Option<Arc<Table>>) {
+        match table {
+            Some(table) => {
+                self.unreadable.remove(&namespace);
+                self.tables.insert(namespace, table);
+            }
+            None if self.tables.contains_key(&namespace) => {}
+            None => drop(self.unreadable.insert(namespace)),
+        }
+    }
+
+    fn remove(&mut self, namespace: &str) {
+        self.tables.remove(namespace);
+        self.unreadable.remove(namespace);
     }
 }
 
-fn namespace(object: &PinTable) -> String {
-    object.metadata.namespace.clone().unwrap_or_default()
+/// The tables by their namespaces; nothing where one cannot be read.
+type Listing = HashMap<String, Option<Arc<Table>>>;
+
+fn namespace(object: &Guarded<PinTable>) -> String {
+    object.meta().namespace.clone().unwrap_or_default()
 }
 
-fn table(object: &PinTable) -> Arc<Table> {
-    Arc::new(Table::from(&object.spec))
+fn table(object: Guarded<PinTable>) -> Option<Arc<Table>> {
+    object.object().ok().map(|object| Arc::new(Table::from(&object.spec)))
 }
 
 #[cfg(test)]
@@ -111,7 +137,8 @@ impl Tables {
     /// A cache that has seen these tables and knows that there are no others.
     pub fn listed(tables: impl IntoIterator<Item = (&'static str, Table)>) -> Self {
         let cache = Self::new(&[None]);
-        let tables = tables.into_iter().map(|(namespace, table)| (namespace.to_owned(), Arc::new(table))).collect();
+        let tables =
+            tables.into_iter().map(|(namespace, table)| (namespace.to_owned(), Some(Arc::new(table)))).collect();
         cache.write(|known| known.replace(&None, tables));
         cache
     }
@@ -124,19 +151,24 @@ mod tests {
 
     use super::*;
 
-    fn object(namespace: &str, current: &str) -> PinTable {
+    fn object(namespace: &str, current: &str) -> Guarded<PinTable> {
         let spec = PinTableSpec { current: [("configmap/app".into(), current.into())].into(), ..Default::default() };
         let mut object = PinTable::new(names::PIN_TABLE, spec);
         object.metadata.namespace = Some(namespace.to_owned());
-        object
+        Guarded(Ok(object))
+    }
+
+    fn unreadable(namespace: &str) -> Guarded<PinTable> {
+        let object = serde_json::json!({"metadata": {"namespace": namespace}, "spec": {"current": 1}});
+        serde_json::from_str(&object.to_string()).unwrap()
     }
 
     fn current(tables: &Tables, namespace: &str) -> Option<String> {
         tables.of(namespace).unwrap()?.get(&ConfigRef::new(ConfigKind::ConfigMap, "app"))?.current.clone()
     }
 
-    fn feed(tables: &Tables, scope: &Scope, events: impl IntoIterator<Item = Event<PinTable>>) {
-        let mut listing = HashMap::new();
+    fn feed(tables: &Tables, scope: &Scope, events: impl IntoIterator<Item = Event<Guarded<PinTable>>>) {
+        let mut listing = Listing::new();
         for event in events {
             tables.observe(scope, &mut listing, event);
         }
@@ -161,6 +193,19 @@ mod tests {
         assert_eq!(current(&tables, "a").as_deref(), Some("app-2"));
         feed(&tables, &None, [Event::Delete(object("b", "app-9"))]);
         assert_eq!(current(&tables, "b"), None);
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_read_is_as_it_was_or_not_known() {
+        let tables = Tables::new(&[None]);
+        feed(&tables, &None, [Event::Init, Event::InitApply(object("a", "app-1")), Event::InitDone]);
+        feed(&tables, &None, [Event::Apply(unreadable("a")), Event::Apply(unreadable("b"))]);
+        assert_eq!(current(&tables, "a").as_deref(), Some("app-1"));
+        assert_eq!(tables.of("b"), Err(NotListed));
+        assert_eq!(current(&tables, "c"), None, "the others go on");
+        feed(&tables, &None, [Event::Init, Event::InitApply(unreadable("a")), Event::InitDone]);
+        assert_eq!(current(&tables, "a").as_deref(), Some("app-1"));
+        assert_eq!(current(&tables, "b"), None, "it is gone");
     }
 
     #[test]

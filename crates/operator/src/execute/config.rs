@@ -5,24 +5,32 @@ use std::time::Duration;
 use kube::Api;
 use kube::api::DeleteParams;
 use lockstep_api::{Held, Move as ApiMove, Source as ApiSource, VersionedConfig, VersionedConfigSpec};
-use lockstep_core::plan::{Action, Choice, Managed, Observed, Source, plan};
+use lockstep_core::plan::{Action, Choice, Managed, Observed, Refusal, Source, plan};
 use lockstep_core::release::{Phase, Progress};
 use lockstep_core::validation::validate;
-use lockstep_core::{Entry, Version, names};
+use lockstep_core::{Entry, Given, Version, names};
 use serde_json::json;
 
-use super::status::Report;
+use super::status::{REFUSED, Report};
 use super::{
-    ANNOUNCEMENT, ConfigOutcome, Doing, ExecuteError, Executor, UNUSED, Written, our_reference, post_params,
-    written_managed,
+    ANNOUNCEMENT, Checked, ConfigOutcome, Doing, ExecuteError, Executor, UNUSED, WATCH_LAG, Written, our_reference,
+    post_params, written_managed,
 };
 use crate::content::Content;
-use crate::facts::{Key, ManagedFact, ResourceVersion};
+use crate::facts::{ConfigFact, Key, ManagedFact, ReleaseFact, ResourceVersion, SourceFact, VersionFact};
 use crate::index::{ConfigId, ConfigView, Fact, Watched};
+
+/// What came of writing a version and its place in the table.
+enum Writing {
+    Done,
+    /// The config changed since the decision: the watch brings it up again.
+    Outdated,
+    Refused(Refusal),
+}
 
 impl Executor {
     /// Reads what must be read, decides, and does it.
-    pub async fn config(&self, view: ConfigView) -> Result<ConfigOutcome, ExecuteError> {
+    pub async fn config(&self, mut view: ConfigView) -> Result<ConfigOutcome, ExecuteError> {
         let mut outcome = ConfigOutcome::default();
         let mut content = None;
         let digest = match (&view.source, &view.digest) {
@@ -32,6 +40,10 @@ impl Executor {
             }
             (_, known) => known.clone(),
         };
+        if is_outdated(content.as_ref(), view.source.as_ref()) {
+            outcome.wake = Some(WATCH_LAG);
+            return Ok(outcome);
+        }
         if let (Some(content), Some(digest)) = (&content, &digest) {
             outcome.digest = content.resource_version.parse().ok().map(|at| (ResourceVersion(at), digest.clone()));
         }
@@ -41,15 +53,60 @@ impl Executor {
             self.report(&view, view.managed.as_ref(), report, &mut outcome).await?;
             return Ok(outcome);
         }
+        self.check_unaccounted(&mut view, &mut outcome).await?;
         let mut observed = observed(&view, digest);
         if let (Some(source), Some(read)) = (&mut observed.source, content.take()) {
             let (read, invalid) = self.validate(&view, read).await?;
             (source.invalid, content) = (invalid, Some(read));
         }
         outcome.wake = wake(&view, &observed);
-        let actions = plan(&observed);
+        let mut actions = plan(&observed);
+        // Nobody is moved to what nobody has looked at.
+        while let Some(target) = unchecked_target(&view, &actions) {
+            self.check(&mut view, &target, &mut outcome).await?;
+            observed.versions = versions(&view);
+            actions = plan(&observed);
+        }
         self.perform(&view, actions, content, &mut outcome).await?;
         Ok(outcome)
+    }
+
+    /// What is not in our account was made by somebody else, or by us a moment before we died: only its content tells.
+    async fn check_unaccounted(&self, view: &mut ConfigView, outcome: &mut ConfigOutcome) -> Result<(), ExecuteError> {
+        let unaccounted = view.versions.iter().filter(|fact| !is_accounted(view.managed.as_ref(), &fact.version));
+        let unaccounted: Vec<VersionFact> =
+            unaccounted.filter(|fact| view.unchecked.contains(&fact.version.object)).cloned().collect();
+        for fact in unaccounted {
+            self.check(view, &fact, outcome).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads a version, and passes it over if it does not hold what it says.
+    async fn check(
+        &self,
+        view: &mut ConfigView,
+        fact: &VersionFact,
+        outcome: &mut ConfigOutcome,
+    ) -> Result<(), ExecuteError> {
+        let object = fact.version.object.clone();
+        let content = self.read(&version_id(&view.id, &object)).await?;
+        let content = content.filter(|content| content.uid() == fact.uid);
+        let digest = content.as_ref().and_then(|content| content.fixed_digest(&self.digest_key));
+        let is_genuine = digest.as_ref().is_some_and(|digest| digest.full() == fact.version.digest);
+        view.unchecked.remove(&object);
+        if !is_genuine {
+            view.versions.retain(|known| known.version.object != object);
+        }
+        // One that is gone, or another by now, is the watch's to tell.
+        if content.is_some() {
+            let digest = digest.map(|digest| digest.full().to_owned());
+            outcome.checked.push(Checked { uid: fact.uid.clone(), digest });
+            if !is_genuine {
+                self.tell_forged(view, fact).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn read(&self, id: &ConfigId) -> Result<Option<Content>, ExecuteError> {
@@ -60,8 +117,7 @@ impl Executor {
     async fn validate(&self, view: &ConfigView, new: Content) -> Result<(Content, Option<String>), ExecuteError> {
         let Some(released) = view.managed.as_ref().and_then(ManagedFact::released) else { return Ok((new, None)) };
         let old = if view.validation.needs_old(&new.data()) {
-            let config = lockstep_core::ConfigRef::new(view.id.config.kind, released);
-            self.read(&ConfigId { namespace: view.id.namespace.clone(), config }).await?
+            self.read(&version_id(&view.id, released)).await?
         } else {
             None
         };
@@ -101,8 +157,17 @@ impl Executor {
                 Action::Refuse(refusal) => report.refusal = Some(refusal.to_string()),
             }
         }
-        if !self.write(view, managed.as_ref(), new_version, new_entry, content, outcome).await? {
-            return Ok(());
+        match self.write(view, managed.as_ref(), new_version, new_entry, content, outcome).await? {
+            Writing::Done => {}
+            Writing::Outdated => {
+                (outcome.release, outcome.wake) = (None, Some(WATCH_LAG));
+                return Ok(());
+            }
+            Writing::Refused(refusal) => {
+                // It is read and validated anew when it is tried again.
+                (outcome.release, outcome.digest, outcome.is_refused) = (None, None, true);
+                report = Report { refusal: Some(refusal.to_string()), ..Report::default() };
+            }
         }
         if let (Some((version, reason)), Some(current)) = (report.rejected.take(), &managed) {
             let (held, noted) = self.reject(view, current, &version, reason, outcome).await?;
@@ -125,47 +190,86 @@ impl Executor {
         Ok(fact)
     }
 
-    /// The table first: a workload that is written a moment later joins. No pod is so quick that the version would not be there.
-    /// False if the config changed since the decision: the watch brings it up again.
+    /// A version that may be joined is in the table first: a workload that is written a moment later joins, and no pod is so quick that the
+    /// version would not be there. What pods would get at once must exist before, and so must what could not be created the last time.
     async fn write(
         &self,
         view: &ConfigView,
         managed: Option<&ManagedFact>,
         version: Option<Version>,
         entry: Option<Entry>,
-        mut content: Option<Content>,
+        content: Option<Content>,
         outcome: &mut ConfigOutcome,
-    ) -> Result<bool, ExecuteError> {
-        if version.is_some() && content.is_none() {
-            content = self.read(&view.id).await?;
+    ) -> Result<Writing, ExecuteError> {
+        let (Some(version), Some(managed)) = (version, managed) else {
+            self.publish_into(view, entry.as_ref(), outcome).await?;
+            return Ok(Writing::Done);
+        };
+        let content = match content {
+            Some(content) => Some(content),
+            None => self.read(&view.id).await?,
+        };
+        let is_it = |content: &Content| content.digest(&self.digest_key).full() == version.digest;
+        let Some(content) =
+            content.filter(|content| !is_outdated(Some(content), view.source.as_ref()) && is_it(content))
+        else {
+            return Ok(Writing::Outdated);
+        };
+        let first = entry.as_ref().filter(|entry| is_announced_first(entry, &version.object, managed));
+        self.publish_into(view, first, outcome).await?;
+        let created = self.create_version(&view.id, &version, &content, managed, outcome).await?;
+        if let Some(refusal) = created {
+            let standing = first.unwrap_or(&view.entry);
+            let without = standing.without(&version.object);
+            self.publish_into(view, Some(&without).filter(|without| *without != standing), outcome).await?;
+            return Ok(Writing::Refused(refusal));
         }
-        let digest = content.as_ref().map(|content| content.digest(&self.digest_key));
-        if version.as_ref().is_some_and(|version| digest.as_ref().is_none_or(|digest| digest.full() != version.digest))
-        {
-            return Ok(false);
-        }
-        if let Some(entry) = entry {
-            outcome.written.extend(self.publish(view, &entry).await?);
-        }
-        if let (Some(version), Some(content), Some(managed)) = (version, &content, managed) {
-            outcome.written.extend(self.create_version(&view.id, &version, content, managed).await?);
-            outcome.created = Some(version);
-        }
-        Ok(true)
+        self.publish_into(view, entry.as_ref().filter(|_| first.is_none()), outcome).await?;
+        outcome.created = Some(version);
+        Ok(Writing::Done)
     }
 
+    /// Why it could not be created, if so. What has its name counts only if it is that version, from an earlier try.
     async fn create_version(
         &self,
         id: &ConfigId,
         version: &Version,
         content: &Content,
         managed: &ManagedFact,
-    ) -> Result<Option<Written>, ExecuteError> {
+        outcome: &mut ConfigOutcome,
+    ) -> Result<Option<Refusal>, ExecuteError> {
+        let object = &version.object;
         let written = content.write_version(&self.client, id, version, our_reference(managed), &self.digest_key).await;
-        let fact =
-            written.doing(|| format!("create version {} of {} in {}", version.object, id.config, id.namespace))?;
-        let key = Key { namespace: id.namespace.clone(), name: version.object.clone() };
-        Ok(fact.map(|fact| Written { watched: Watched::Config(id.config.kind), key, fact: Some(Fact::Config(fact)) }))
+        let made = match written.doing(|| format!("create version {object} of {} in {}", id.config, id.namespace)) {
+            Err(error) if error.is_refusal() => {
+                return Ok(Some(Refusal::NotCreated { object: object.clone(), reason: error.told() }));
+            }
+            made => made?,
+        };
+        let fact = if let Some(ConfigFact::Version(fact)) = made {
+            Some(fact)
+        } else {
+            let found = self.read(&version_id(id, object)).await?;
+            found.and_then(|found| found.as_version(&id.config, &version.digest, &self.digest_key))
+        };
+        let Some(fact) = fact else { return Ok(Some(Refusal::ObjectInTheWay { object: object.clone() })) };
+        outcome.checked.push(Checked { uid: fact.uid.clone(), digest: Some(version.digest.clone()) });
+        let key = Key { namespace: id.namespace.clone(), name: object.clone() };
+        let fact = Some(Fact::Config(ConfigFact::Version(fact)));
+        outcome.written.push(Written { watched: Watched::Config(id.config.kind), key, fact });
+        Ok(None)
+    }
+
+    async fn publish_into(
+        &self,
+        view: &ConfigView,
+        entry: Option<&Entry>,
+        outcome: &mut ConfigOutcome,
+    ) -> Result<(), ExecuteError> {
+        if let Some(entry) = entry {
+            outcome.written.extend(self.publish(view, entry).await?);
+        }
+        Ok(())
     }
 
     async fn publish(&self, view: &ConfigView, entry: &Entry) -> Result<Option<Written>, ExecuteError> {
@@ -193,7 +297,9 @@ impl Executor {
             found.map_or_else(|| object.to_owned(), |version| version.name.to_string())
         };
         let from = managed.released().unwrap_or_default().to_owned();
-        let known = view.rejected.iter().find(|fact| fact.core.moves.iter().any(|step| step.to == object));
+        let is_it = |fact: &&ReleaseFact| fact.core.moves.iter().any(|step| step.to == object);
+        // Who asks for another try hears of its end by a release of its own.
+        let known = view.rejected.iter().find(is_it).filter(|_| !is_retried(view));
         let release = known.map_or_else(|| view.next_release_name.clone(), |fact| fact.core.name.clone());
         let held = Held { object: object.to_owned(), version: name_of(object), release, reason: reason.clone() };
         let noted = self.note(managed, json!({"held": held})).await?;
@@ -237,6 +343,46 @@ impl Executor {
     }
 }
 
+/// Whether what was read is not what the watch knows: who changed it, and what they call it, would be another's word.
+fn is_outdated(content: Option<&Content>, source: Option<&SourceFact>) -> bool {
+    let read = content.and_then(|content| content.resource_version.parse().ok()).map(ResourceVersion);
+    read.zip(source).is_some_and(|(read, source)| read != source.resource_version)
+}
+
+fn is_announced_first(entry: &Entry, object: &str, managed: &ManagedFact) -> bool {
+    let conditions = managed.object.status.iter().flat_map(|status| &status.conditions);
+    let was_refused = conditions.clone().any(|told| told.reason == REFUSED && told.message.contains(object));
+    !entry.hands_out(object) && !was_refused
+}
+
+/// Whether our account knows this version as it says that it is.
+fn is_accounted(managed: Option<&ManagedFact>, version: &Version) -> bool {
+    let status = managed.and_then(|managed| managed.object.status.as_ref());
+    let told = status.into_iter().flat_map(|status| &status.versions).map(Given::from);
+    let says = Given { name: version.name.to_string(), number: version.number, object: version.object.clone() };
+    told.into_iter().any(|told| told == says)
+}
+
+/// The version that consumers are to be moved to, if nobody has looked at its content.
+fn unchecked_target(view: &ConfigView, actions: &[Action]) -> Option<VersionFact> {
+    let target = actions.iter().find_map(|action| match action {
+        Action::Release { to } => Some(to),
+        _ => None,
+    });
+    let target = target.filter(|target| view.unchecked.contains(*target))?;
+    view.versions.iter().find(|fact| fact.version.object == *target).cloned()
+}
+
+/// A version's object, as something to read.
+fn version_id(id: &ConfigId, object: &str) -> ConfigId {
+    let config = lockstep_core::ConfigRef::new(id.config.kind, object);
+    ConfigId { namespace: id.namespace.clone(), config }
+}
+
+fn versions(view: &ConfigView) -> Vec<Version> {
+    view.versions.iter().map(|fact| fact.version.clone()).collect()
+}
+
 /// Whether somebody asked to try again what failed: rules may be others by now.
 fn is_retried(view: &ConfigView) -> bool {
     let Some(managed) = &view.managed else { return false };
@@ -266,7 +412,7 @@ fn observed(view: &ConfigView, digest: Option<lockstep_core::Digest>) -> Observe
     Observed {
         config: view.id.config.clone(),
         source,
-        versions: view.versions.iter().map(|fact| fact.version.clone()).collect(),
+        versions: versions(view),
         entry: view.entry.clone(),
         managed: view.managed.as_ref().map(|fact| managed(fact, view.held_is_outdated)),
         has_consumers: !view.consumers.is_empty(),
@@ -292,6 +438,7 @@ fn managed(fact: &ManagedFact, held_is_outdated: bool) -> Managed {
     Managed {
         released: fact.released().map(str::to_owned),
         last_number: status.map_or(0, |status| u64::try_from(status.last_number).unwrap_or(0)),
+        names: status.iter().flat_map(|status| &status.names).map(Given::from).collect(),
         held: held.map(|held| lockstep_core::plan::Held {
             object: held.object.clone(),
             release: held.release.clone(),
@@ -302,5 +449,79 @@ fn managed(fact: &ManagedFact, held_is_outdated: bool) -> Managed {
             .current
             .as_ref()
             .map(|choice| Choice { version: choice.version.clone(), instead_of: choice.instead_of.clone() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_api::VersionedConfigStatus;
+    use lockstep_core::ConfigKind;
+
+    use super::*;
+
+    const OBJECT: &str = "app-aaaaaaaaaa";
+
+    fn managed_with(status: serde_json::Value) -> ManagedFact {
+        let source = ApiSource { kind: ConfigKind::ConfigMap.into(), name: "app".into() };
+        let mut object =
+            VersionedConfig::new("configmap-app", VersionedConfigSpec { source, current: None, retry: None });
+        object.status = Some(serde_json::from_value::<VersionedConfigStatus>(status).unwrap());
+        ManagedFact::read(object)
+    }
+
+    fn refused(message: &str) -> ManagedFact {
+        let condition = json!({
+            "type": "Ready", "status": "False", "reason": REFUSED, "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        managed_with(json!({"conditions": [condition]}))
+    }
+
+    #[test]
+    fn what_pods_get_at_once_and_what_was_refused_before_is_created_first() {
+        let (offered, current) = (
+            Entry { current: Some("app-0".into()), next: Some(OBJECT.into()), ..Entry::default() },
+            Entry { current: Some(OBJECT.into()), ..Entry::default() },
+        );
+        let fresh = managed_with(json!({}));
+        assert!(is_announced_first(&offered, OBJECT, &fresh));
+        assert!(!is_announced_first(&current, OBJECT, &fresh), "an adoption");
+        let refusal = Refusal::ObjectInTheWay { object: OBJECT.into() };
+        assert!(!is_announced_first(&offered, OBJECT, &refused(&refusal.to_string())));
+        let refusal = Refusal::NotCreated { object: OBJECT.into(), reason: "exceeded quota".into() };
+        assert!(!is_announced_first(&offered, OBJECT, &refused(&refusal.to_string())));
+        assert!(is_announced_first(&offered, OBJECT, &refused("version 1.4.0 has other content already")));
+    }
+
+    #[test]
+    fn our_account_knows_a_version_only_as_it_was_made() {
+        let version = |number: u64| Version {
+            object: OBJECT.into(),
+            name: "r2".parse().unwrap(),
+            number,
+            digest: String::new(),
+            changed_by: None,
+            reason: None,
+        };
+        let managed = managed_with(json!({"versions": [{"version": "r2", "number": 2, "object": OBJECT}]}));
+        assert!(is_accounted(Some(&managed), &version(2)));
+        assert!(!is_accounted(Some(&managed), &version(90)));
+        assert!(!is_accounted(None, &version(2)));
+    }
+
+    #[test]
+    fn content_counts_only_together_with_what_the_watch_knows_of_it() {
+        let object = json!({"metadata": {"name": "app", "resourceVersion": "7"}});
+        let content = Content::parse(ConfigKind::ConfigMap, &object).unwrap();
+        let source = |version: &str| {
+            let meta = serde_json::from_value(json!({"name": "app", "resourceVersion": version})).unwrap();
+            match ConfigFact::read(ConfigKind::ConfigMap, &meta) {
+                Some(ConfigFact::Source(source)) => source,
+                _ => unreachable!(),
+            }
+        };
+        assert!(!is_outdated(Some(&content), Some(&source("7"))));
+        assert!(is_outdated(Some(&content), Some(&source("6"))), "somebody changed it since");
+        assert!(!is_outdated(None, Some(&source("6"))), "nothing was read");
     }
 }

@@ -5,6 +5,7 @@ mod config;
 mod release;
 mod retention;
 mod status;
+mod unreadable;
 
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub use release::ReleaseOutcome;
 const ANNOUNCEMENT: Duration = Duration::from_secs(2);
 /// How long a config that has neither a source nor consumers keeps its history: who is recreated is gone for a moment, too.
 const UNUSED: Duration = Duration::from_secs(30);
+/// When to look again at a config that was read newer than the watch knows it.
+const WATCH_LAG: Duration = Duration::from_secs(1);
 
 /// Everything that performing needs.
 pub struct Executor {
@@ -62,6 +65,11 @@ impl ExecuteError {
 
     pub fn is_not_found(&self) -> bool {
         matches!(&self.cause, kube::Error::Api(status) if status.is_not_found())
+    }
+
+    /// The API server will not have it, whoever asks again at once: a quota, a policy, a right that is missing.
+    fn is_refusal(&self) -> bool {
+        matches!(&self.cause, kube::Error::Api(status) if [400, 403, 413, 422].contains(&status.code))
     }
 
     /// Somebody else wrote first: look again rather than report.
@@ -99,6 +107,18 @@ pub struct ConfigOutcome {
     /// When to look again, although nothing happens.
     pub wake: Option<Duration>,
     pub created: Option<Version>,
+    /// What versions hold that were read.
+    pub checked: Vec<Checked>,
+    /// Whether its new version could not be created: that is tried again, later each time.
+    pub is_refused: bool,
+}
+
+/// What an object holds that says that it is a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    pub uid: String,
+    /// The digest of its content; none if that can still change.
+    pub digest: Option<String>,
 }
 
 impl Executor {

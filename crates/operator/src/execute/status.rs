@@ -4,8 +4,9 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Api;
 use kube::api::Patch;
-use lockstep_api::{ConditionType, Consumer, Held, VersionSummary, VersionedConfig, VersionedConfigStatus};
-use lockstep_core::Pin;
+use lockstep_api::{ConditionType, Consumer, GivenName, Held, VersionSummary, VersionedConfig, VersionedConfigStatus};
+use lockstep_core::version::remember;
+use lockstep_core::{Given, Pin};
 use serde_json::{Value, json};
 
 use super::{ConfigOutcome, Doing, ExecuteError, Executor, patch_params, written_managed};
@@ -13,6 +14,8 @@ use crate::events::Reason;
 use crate::facts::{ConfigFact, ManagedFact, ResourceVersion, VersionFact};
 use crate::index::{ConfigId, ConfigView, Fact, WorkloadKey};
 
+/// The condition's reason where a change cannot become a version.
+pub(super) const REFUSED: &str = "Refused";
 /// How many consumers a status lists.
 const LISTED_CONSUMERS: usize = 100;
 
@@ -104,6 +107,7 @@ impl Executor {
             releasing,
             held,
             checked_first: !view.can_join || !view.validation.schemas.is_empty() || !view.validation.rules.is_empty(),
+            names: names(old, &versions),
             versions,
             last_number: report.last_number.map_or(last_number, |number| i64::try_from(number).unwrap_or(i64::MAX)),
             consumer_count: i64::try_from(view.consumers.len()).unwrap_or(i64::MAX),
@@ -142,7 +146,7 @@ impl Executor {
             }
         }
         body["checkedFirst"] = json!(status.checked_first);
-        for field in ["versions", "consumers"] {
+        for field in ["versions", "names", "consumers"] {
             if body.get(field).is_none() {
                 body[field] = json!([]);
             }
@@ -156,6 +160,19 @@ impl Executor {
         Ok(())
     }
 
+    /// Tells that an object is passed over that says that it is a version of this config.
+    pub(super) async fn tell_forged(&self, view: &ConfigView, fact: &VersionFact) -> Result<(), ExecuteError> {
+        let (id, object) = (&view.id, &fact.version.object);
+        let note = format!(
+            "the object {object} says that it is version {} of {}, and is not: it has other content, or is not immutable. It is passed over: delete it",
+            fact.version.name, id.config
+        );
+        tracing::warn!(namespace = id.namespace, config = %id.config, object, "a forged version is passed over");
+        let Some(source) = &view.source else { return Ok(()) };
+        let published = self.events.publish(Reason::ForgedVersion, note, &config_reference(id, &source.uid)).await;
+        published.doing(|| format!("write an Event about {} in {}", id.config, id.namespace))
+    }
+
     async fn warn(&self, view: &ConfigView, reason: &str) -> Result<(), ExecuteError> {
         let Some(source) = &view.source else { return Ok(()) };
         let id = &view.id;
@@ -164,6 +181,13 @@ impl Executor {
         let published = self.events.publish(Reason::Refused, reason.to_owned(), &about).await;
         published.doing(|| format!("write an Event about {} in {}", id.config, id.namespace))
     }
+}
+
+/// All names that were ever given, as far as they are remembered.
+fn names(old: &VersionedConfigStatus, versions: &[VersionSummary]) -> Vec<GivenName> {
+    let given: Vec<Given> = old.names.iter().map(Given::from).collect();
+    let versions: Vec<Given> = versions.iter().map(Given::from).collect();
+    remember(&given, &versions).iter().map(GivenName::from).collect()
 }
 
 fn with_consumers_of(status: &VersionedConfigStatus, old: &VersionedConfigStatus) -> VersionedConfigStatus {
@@ -228,7 +252,7 @@ fn condition(
 ) -> Condition {
     let name = current.map_or("?", |current| current.version.as_str());
     let (is_true, reason, message) = match (refusal, releasing, held) {
-        (Some(refusal), ..) => (false, "Refused", refusal.to_owned()),
+        (Some(refusal), ..) => (false, REFUSED, refusal.to_owned()),
         (None, Some(releasing), _) => {
             (false, "Releasing", format!("version {releasing} is being released; {name} is the last good one"))
         }

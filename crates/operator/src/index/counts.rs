@@ -11,6 +11,8 @@ pub struct Counts {
     open_releases: HashSet<Key>,
     /// The VersionedConfigs of which a version failed and is held.
     held: HashSet<Key>,
+    /// The objects that cannot be read.
+    unreadable: HashSet<(Watched, Key)>,
 }
 
 impl Counts {
@@ -20,6 +22,18 @@ impl Counts {
 
     pub fn held_configs(&self) -> usize {
         self.held.len()
+    }
+
+    pub fn unreadable(&self) -> usize {
+        self.unreadable.len()
+    }
+
+    pub(super) fn note_unreadable(&mut self, watched: Watched, key: &Key) {
+        self.unreadable.insert((watched, key.clone()));
+    }
+
+    pub(super) fn forget_unreadable(&mut self, watched: Watched, key: &Key) {
+        self.unreadable.remove(&(watched, key.clone()));
     }
 
     pub(super) fn note(&mut self, key: &Key, fact: &Fact) {
@@ -36,6 +50,7 @@ impl Counts {
     }
 
     pub(super) fn forget(&mut self, watched: Watched, key: &Key) {
+        self.forget_unreadable(watched, key);
         match watched {
             Watched::VersionedConfig => drop(self.held.remove(key)),
             Watched::Release => drop(self.open_releases.remove(key)),
@@ -46,6 +61,11 @@ impl Counts {
     pub(super) fn forget_namespace(&mut self, namespace: &str) {
         self.held.retain(|key| key.namespace != namespace);
         self.open_releases.retain(|key| key.namespace != namespace);
+        let is_in = |watched: Watched, key: &Key| match watched {
+            Watched::Namespace => key.name == namespace,
+            _ => key.namespace == namespace,
+        };
+        self.unreadable.retain(|(watched, key)| !is_in(*watched, key));
     }
 }
 

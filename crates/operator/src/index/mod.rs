@@ -5,6 +5,7 @@
 
 mod counts;
 mod releases;
+mod unreadable;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -20,12 +21,16 @@ use crate::facts::{
     ConfigFact, Key, ManagedFact, NamespaceFact, PodFact, PolicyFact, ReleaseFact, ResourceVersion, SourceFact,
     TableFact, VersionFact, WorkloadFact, owner_uids,
 };
+use crate::unreadable::Unreadable;
+
+use crate::execute::Checked;
 
 use counts::Counts;
 pub use releases::{How, Lost, ReleaseView, Start};
+pub use unreadable::ObjectId;
 
 /// What is watched: one entry for each kind of object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Watched {
     Config(ConfigKind),
     /// By its place in the list of workload kinds.
@@ -115,6 +120,8 @@ pub enum Work {
     Restore(ReleaseId),
     /// Who holds its versions, and which can go?
     Retention(ConfigId),
+    /// It cannot be read, and its people have to hear of that.
+    Unreadable(ObjectId),
 }
 
 /// Everything about one config that a decision needs.
@@ -126,7 +133,10 @@ pub struct ConfigView {
     pub source: Option<SourceFact>,
     /// The digest of the source, if it was computed for exactly this resource version.
     pub digest: Option<Digest>,
+    /// Without those that are known to be forged.
     pub versions: Vec<VersionFact>,
+    /// The objects of those whose content nobody has looked at.
+    pub unchecked: BTreeSet<String>,
     pub has_table: bool,
     pub entry: Entry,
     pub managed: Option<ManagedFact>,
@@ -179,6 +189,8 @@ struct Namespace {
     sources: HashMap<ConfigRef, SourceFact>,
     digests: HashMap<ConfigRef, (ResourceVersion, Digest)>,
     versions: HashMap<ConfigRef, BTreeMap<String, VersionFact>>,
+    /// What versions hold that were read, by their uid: the digest, or none for what can still change.
+    contents: HashMap<String, Option<String>>,
     /// Whose version an object is.
     version_sources: HashMap<(ConfigKind, String), ConfigRef>,
     workloads: HashMap<WorkloadKey, WorkloadFact>,
@@ -206,6 +218,8 @@ struct Namespace {
     policies: HashMap<String, PolicyFact>,
     pods: HashMap<String, PodFact>,
     pods_are_known: bool,
+    /// Objects that cannot be read, by what they are and their names.
+    unreadable: HashMap<(Watched, String), Unreadable>,
 }
 
 impl Index {
@@ -218,11 +232,13 @@ impl Index {
     pub fn apply(&mut self, watched: Watched, key: &Key, fact: Fact) -> Vec<Work> {
         let name = if watched == Watched::Namespace { &key.name } else { &key.namespace };
         let namespace = self.namespaces.entry(name.clone()).or_default();
-        if namespace.known_version(watched, key) >= Some(fact.resource_version()) {
+        if namespace.last_seen(watched, key) >= Some(fact.resource_version()) {
             return Vec::new();
         }
         self.counts.note(key, &fact);
-        let work = match (watched, fact) {
+        self.counts.forget_unreadable(watched, key);
+        let mut mended = namespace.forget_unreadable(watched, &key.name);
+        let mut work = match (watched, fact) {
             (Watched::Config(kind), Fact::Config(fact)) => namespace.apply_config(kind, &key.name, fact),
             (Watched::Workload(kind), Fact::Workload(fact)) => namespace.apply_workload(kind, &key.name, Some(fact)),
             (Watched::VersionedConfig, Fact::Managed(fact)) => namespace.apply_managed(&key.name, *fact),
@@ -233,6 +249,7 @@ impl Index {
             (Watched::Namespace, Fact::Namespace(fact)) => namespace.apply_namespace(fact),
             _ => Todo::default(),
         };
+        work.append(&mut mended);
         if watched == Watched::Release {
             self.count_releases(name);
         }
@@ -248,7 +265,8 @@ impl Index {
         }
         self.counts.forget(watched, key);
         let Some(namespace) = self.namespaces.get_mut(&key.namespace) else { return Vec::new() };
-        let work = match watched {
+        let mut mended = namespace.forget_unreadable(watched, &key.name);
+        let mut work = match watched {
             Watched::Config(kind) => namespace.remove_config(kind, &key.name),
             Watched::Workload(kind) => namespace.apply_workload(kind, &key.name, None),
             Watched::VersionedConfig => namespace.remove_managed(&key.name),
@@ -258,6 +276,7 @@ impl Index {
             Watched::Pod => namespace.apply_pod(&key.name, None),
             Watched::Namespace => Todo::default(),
         };
+        work.append(&mut mended);
         if watched == Watched::Release {
             self.count_releases(&key.namespace);
         }
@@ -285,6 +304,13 @@ impl Index {
         }
     }
 
+    /// Remembers what versions hold. It stays so for as long as they live: they are immutable.
+    pub fn note_checked(&mut self, id: &ConfigId, checked: Vec<Checked>) {
+        if let Some(namespace) = self.namespaces.get_mut(&id.namespace) {
+            namespace.contents.extend(checked.into_iter().map(|checked| (checked.uid, checked.digest)));
+        }
+    }
+
     pub fn config(&mut self, id: &ConfigId) -> Option<ConfigView> {
         let namespace = self.namespaces.get_mut(&id.namespace)?;
         namespace.note_use(&id.config);
@@ -294,6 +320,9 @@ impl Index {
     pub fn retention(&self, id: &ConfigId, now: Timestamp) -> Option<RetentionView> {
         let namespace = self.namespaces.get(&id.namespace)?;
         let is_concerned = namespace.is_ours(&id.config) && namespace.versions.contains_key(&id.config);
+        if namespace.unreadable_for(&id.config).is_some() || namespace.has_unreadable_workloads() {
+            return None;
+        }
         is_concerned.then(|| namespace.retention(&id.config, &self.default_policy, now))
     }
 
@@ -346,6 +375,14 @@ impl Todo {
         Self { configs: [config.clone()].into(), ..Self::default() }
     }
 
+    fn append(&mut self, other: &mut Self) {
+        self.configs.append(&mut other.configs);
+        self.consumers.append(&mut other.consumers);
+        self.releases.append(&mut other.releases);
+        self.lost.append(&mut other.lost);
+        self.retention.append(&mut other.retention);
+    }
+
     fn within(self, namespace: &str) -> Vec<Work> {
         let id = |config| ConfigId { namespace: namespace.to_owned(), config };
         let configs = self.configs.into_iter().map(|config| Work::Config(id(config)));
@@ -362,6 +399,12 @@ impl Todo {
 }
 
 impl Namespace {
+    /// The version of an object that was last seen, also of one that could not be read.
+    fn last_seen(&self, watched: Watched, key: &Key) -> Option<ResourceVersion> {
+        let unreadable = self.unreadable.get(&(watched, key.name.clone())).map(|found| found.resource_version);
+        self.known_version(watched, key).max(unreadable)
+    }
+
     fn known_version(&self, watched: Watched, key: &Key) -> Option<ResourceVersion> {
         match watched {
             Watched::Config(kind) => {
@@ -384,6 +427,11 @@ impl Namespace {
     }
 
     fn names(&self, watched: Watched) -> Vec<String> {
+        let unreadable = self.unreadable.keys().filter(|(of, _)| *of == watched).map(|(_, name)| name.clone());
+        self.known_names(watched).into_iter().chain(unreadable).collect()
+    }
+
+    fn known_names(&self, watched: Watched) -> Vec<String> {
         match watched {
             Watched::Config(kind) => {
                 let sources =
@@ -407,14 +455,17 @@ impl Namespace {
         match fact {
             ConfigFact::Source(fact) => {
                 let config = ConfigRef::new(kind, name);
+                let stripped = self.remove_version(kind, name);
                 let was_ours = self.is_ours(&config);
                 self.sources.insert(config.clone(), fact);
                 let consumers = self.forget_unwanted();
-                let is_concerned = was_ours || self.is_ours(&config);
-                Todo { consumers, ..if is_concerned { Todo::config(&config) } else { Todo::default() } }
+                let is_ours = was_ours || self.is_ours(&config);
+                let configs = stripped.into_iter().chain(is_ours.then_some(config)).collect();
+                Todo { configs, consumers, ..Todo::default() }
             }
             ConfigFact::Version(fact) => {
                 let config = fact.config.clone();
+                self.sources.remove(&ConfigRef::new(kind, name));
                 self.version_sources.insert((kind, name.to_owned()), config.clone());
                 self.versions.entry(config.clone()).or_default().insert(name.to_owned(), fact);
                 Todo { configs: [config.clone()].into(), retention: [config].into(), ..Todo::default() }
@@ -423,10 +474,7 @@ impl Namespace {
     }
 
     fn remove_config(&mut self, kind: ConfigKind, name: &str) -> Todo {
-        if let Some(config) = self.version_sources.remove(&(kind, name.to_owned())) {
-            if let Some(versions) = self.versions.get_mut(&config) {
-                versions.remove(name);
-            }
+        if let Some(config) = self.remove_version(kind, name) {
             return Todo::config(&config);
         }
         let config = ConfigRef::new(kind, name);
@@ -435,6 +483,24 @@ impl Namespace {
         self.digests.remove(&config);
         let consumers = self.forget_unwanted();
         Todo { consumers, ..if was_ours { Todo::config(&config) } else { Todo::default() } }
+    }
+
+    /// The config whose version it was.
+    fn remove_version(&mut self, kind: ConfigKind, name: &str) -> Option<ConfigRef> {
+        let config = self.version_sources.remove(&(kind, name.to_owned()))?;
+        if let Some(fact) = self.versions.get_mut(&config).and_then(|versions| versions.remove(name)) {
+            self.contents.remove(&fact.uid);
+        }
+        Some(config)
+    }
+
+    /// The versions of a config, without those that are known to be forged.
+    fn genuine_versions(&self, config: &ConfigRef) -> impl Iterator<Item = &VersionFact> {
+        let is_forged = |fact: &VersionFact| {
+            let content = self.contents.get(&fact.uid);
+            content.is_some_and(|digest| digest.as_ref() != Some(&fact.version.digest))
+        };
+        self.versions.get(config).into_iter().flat_map(BTreeMap::values).filter(move |fact| !is_forged(fact))
     }
 
     fn apply_workload(&mut self, kind: usize, name: &str, mut fact: Option<WorkloadFact>) -> Todo {
@@ -602,7 +668,12 @@ impl Namespace {
             id: id.clone(),
             source,
             digest,
-            versions: self.versions.get(config).into_iter().flat_map(|versions| versions.values().cloned()).collect(),
+            versions: self.genuine_versions(config).cloned().collect(),
+            unchecked: self
+                .genuine_versions(config)
+                .filter(|fact| !self.contents.contains_key(&fact.uid))
+                .map(|fact| fact.version.object.clone())
+                .collect(),
             has_table: self.table.is_some(),
             entry: self.entry(config),
             managed,
@@ -639,8 +710,8 @@ impl Namespace {
     fn retention(&self, config: &ConfigRef, default: &Policy, now: Timestamp) -> RetentionView {
         let entry = self.entry(config);
         let policy = self.policy(config, default);
-        let versions: Vec<VersionFact> =
-            self.versions.get(config).into_iter().flat_map(|all| all.values().cloned()).collect();
+        let versions: Vec<VersionFact> = self.genuine_versions(config).cloned().collect();
+        let of_source = self.digests.get(config).map(|(_, digest)| digest.version_object_name(&config.name));
         let all: Vec<&WorkloadFact> = self.users_of(config).map(|(_, fact)| fact).collect();
         let runs = |fact: &WorkloadFact| match fact.needs(config) {
             Some(Pin::Version(object)) => Some(object.clone()),
@@ -669,6 +740,7 @@ impl Namespace {
             protected: [entry.current, entry.next, entry.moving]
                 .into_iter()
                 .flatten()
+                .chain(of_source)
                 .chain(self.needed_by_releases(config))
                 .collect(),
             retain: self.sources.get(config).and_then(|source| source.retain).or(Some(policy.retain)),
@@ -757,6 +829,21 @@ mod tests {
                 DynamicObject { types: None, metadata: self.meta(name, &[], annotations), data: kind.wrap(template) };
             let fact = WorkloadFact::read(&kind, &object).unwrap();
             self.index.apply(Watched::Workload(place), &key(name), Fact::Workload(fact))
+        }
+
+        /// A version of a config, with a digest of one letter.
+        fn version(&mut self, of: &str, letter: char, number: &str) -> Vec<Work> {
+            let digest = Digest::from(letter.to_string().repeat(64));
+            let name = digest.version_object_name(of);
+            let annotations = [
+                (names::SOURCE, of),
+                (names::VERSION, number),
+                (names::NUMBER, number),
+                (names::DIGEST, digest.full()),
+            ];
+            let meta = self.meta(&name, &[(names::VERSION_OF, "configmap")], &annotations);
+            let fact = ConfigFact::read(ConfigKind::ConfigMap, &meta).unwrap();
+            self.index.apply(Watched::Config(ConfigKind::ConfigMap), &key(&name), Fact::Config(fact))
         }
 
         fn table(&mut self, current: &[(&str, &str)]) -> Vec<Work> {
@@ -858,6 +945,49 @@ mod tests {
     }
 
     #[test]
+    fn a_version_that_holds_something_else_is_passed_over() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        cluster.version("app", 'a', "1");
+        cluster.version("app", 'b', "2");
+        let view = cluster.index.config(&id("app")).unwrap();
+        assert_eq!((view.versions.len(), view.unchecked.len()), (2, 2));
+        let checked = |letter: char, digest: Option<char>| Checked {
+            uid: format!("uid-of-app-{}", letter.to_string().repeat(10)),
+            digest: digest.map(|letter| letter.to_string().repeat(64)),
+        };
+        cluster.index.note_checked(&id("app"), vec![checked('a', Some('a')), checked('b', Some('c'))]);
+        let view = cluster.index.config(&id("app")).unwrap();
+        assert_eq!((view.versions.len(), view.unchecked.len()), (1, 0));
+        assert_eq!(view.versions[0].version.object, "app-aaaaaaaaaa");
+        assert_eq!(cluster.index.retention(&id("app"), Timestamp::UNIX_EPOCH).unwrap().versions.len(), 1);
+        cluster.index.note_checked(&id("app"), vec![checked('a', None)]);
+        assert!(cluster.index.config(&id("app")).unwrap().versions.is_empty(), "it can still change");
+        cluster.index.remove(Watched::Config(ConfigKind::ConfigMap), &key("app-aaaaaaaaaa"));
+        cluster.version("app", 'a', "1");
+        assert_eq!(cluster.index.config(&id("app")).unwrap().unchecked.len(), 1, "made again, it is looked at again");
+    }
+
+    #[test]
+    fn a_version_whose_label_is_taken_off_is_none_any_more() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        cluster.version("app", 'a', "1");
+        assert!(cluster.source("app-aaaaaaaaaa", &[]).contains(&Work::Config(id("app"))));
+        assert!(cluster.index.config(&id("app")).unwrap().versions.is_empty());
+    }
+
+    #[test]
+    fn the_sources_own_version_is_kept_whatever_runs() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        cluster.version("app", 'a', "1");
+        cluster.index.remember_digest(&id("app"), ResourceVersion(1), Digest::from("a".repeat(64)));
+        let view = cluster.index.retention(&id("app"), Timestamp::UNIX_EPOCH).unwrap();
+        assert!(view.protected.contains("app-aaaaaaaaaa"));
+    }
+
+    #[test]
     fn a_replica_set_that_a_deployment_made_is_a_holder_and_no_consumer() {
         let mut cluster = Cluster::default();
         cluster.source("app", &VERSIONED);
@@ -895,5 +1025,152 @@ mod tests {
         let work = cluster.index.remove(Watched::Workload(place), &key("web"));
         assert_eq!(work, [Work::Config(id("app"))]);
         assert!(cluster.index.config(&id("app")).unwrap().consumers.is_empty());
+    }
+
+    impl Cluster {
+        /// An object that cannot be read.
+        fn unreadable(&mut self, watched: Watched, kind: &str, name: &str) -> Vec<Work> {
+            let meta = self.meta(name, &[], &[]);
+            let about = k8s_openapi::api::core::v1::ObjectReference {
+                kind: Some(kind.into()),
+                name: Some(name.into()),
+                ..Default::default()
+            };
+            let resource_version = crate::facts::resource_version(&meta);
+            let unreadable = Unreadable { resource_version, about, fault: "out of range".into() };
+            self.index.apply_unreadable(watched, &key(name), unreadable)
+        }
+
+        fn object<K: serde::de::DeserializeOwned>(&mut self, kind: &str, name: &str, spec: &serde_json::Value) -> K {
+            let metadata = self.meta(name, &[], &[]);
+            let object =
+                json!({"apiVersion": "lockstep.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec});
+            serde_json::from_value(object).unwrap()
+        }
+
+        fn managed(&mut self, config: &str) -> Vec<Work> {
+            let name = format!("configmap-{config}");
+            let spec = json!({"source": {"kind": "ConfigMap", "name": config}});
+            let fact = ManagedFact::read_named(self.object("VersionedConfig", &name, &spec)).unwrap();
+            self.index.apply(Watched::VersionedConfig, &key(&name), Fact::Managed(Box::new(fact)))
+        }
+
+        fn policy(&mut self, name: &str) -> Vec<Work> {
+            let fact = PolicyFact::read(self.object("ReleasePolicy", name, &json!({"bakeSeconds": 5})));
+            self.index.apply(Watched::Policy, &key(name), Fact::Policy(Box::new(fact)))
+        }
+
+        fn release(&mut self, name: &str, config: &str) -> Vec<Work> {
+            let moves = json!([{"source": {"kind": "ConfigMap", "name": config},
+                "from": "a", "to": "b", "fromVersion": "1", "toVersion": "2"}]);
+            let fact = ReleaseFact::read(self.object("Release", name, &json!({"moves": moves})));
+            self.index.apply(Watched::Release, &key(name), Fact::Release(Box::new(fact)))
+        }
+
+        /// What stops a config.
+        fn stops(&self, config: &str) -> Option<String> {
+            self.index.stops(&id(config)).map(|unreadable| unreadable.name().to_owned())
+        }
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_read_stops_the_configs_that_go_by_it_until_it_can() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        let work = cluster.unreadable(Watched::Policy, "ReleasePolicy", "default");
+        assert!(work.contains(&Work::Config(id("app"))), "it has to be told");
+        assert_eq!(cluster.stops("app").as_deref(), Some("default"));
+        cluster.unreadable(Watched::Policy, "ReleasePolicy", "other");
+        assert_eq!(cluster.index.counts.unreadable(), 2);
+        let work = cluster.policy("default");
+        assert!(work.contains(&Work::Config(id("app"))), "it goes on");
+        assert_eq!(cluster.stops("app"), None, "the other one is nothing to it");
+        cluster.index.remove(Watched::Policy, &key("other"));
+        assert_eq!(cluster.index.counts.unreadable(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_once_per_version() {
+        let mut cluster = Cluster::default();
+        let told = Work::Unreadable(ObjectId { watched: Watched::Policy, key: key("default") });
+        assert!(cluster.unreadable(Watched::Policy, "ReleasePolicy", "default").contains(&told));
+        cluster.version -= 1;
+        assert_eq!(cluster.unreadable(Watched::Policy, "ReleasePolicy", "default"), [], "it was listed again");
+        assert!(cluster.unreadable(Watched::Policy, "ReleasePolicy", "default").contains(&told));
+        assert_eq!(cluster.index.keys(Watched::Policy, None), [key("default")], "else a listing could not miss it");
+    }
+
+    #[test]
+    fn what_was_read_of_an_object_before_stays() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        cluster.managed("app");
+        cluster.unreadable(Watched::VersionedConfig, "VersionedConfig", "configmap-app");
+        assert!(cluster.index.config(&id("app")).unwrap().managed.is_some());
+        assert_eq!(cluster.stops("app").as_deref(), Some("configmap-app"));
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_read_stops_all_of_its_namespace() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        cluster.unreadable(Watched::PinTable, "PinTable", names::PIN_TABLE);
+        assert_eq!(cluster.stops("app").as_deref(), Some(names::PIN_TABLE));
+        cluster.table(&[]);
+        assert_eq!(cluster.stops("app"), None);
+    }
+
+    #[test]
+    fn a_release_that_cannot_be_read_stops_its_config_and_keeps_its_name() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        cluster.source("app-1", &VERSIONED);
+        cluster.unreadable(Watched::Release, "Release", "configmap-app-7");
+        assert_eq!(cluster.stops("app").as_deref(), Some("configmap-app-7"));
+        assert_eq!(cluster.stops("app-1"), None);
+        assert_eq!(cluster.index.config(&id("app")).unwrap().next_release_name, "configmap-app-8");
+    }
+
+    #[test]
+    fn a_release_stands_still_that_could_not_be_recorded() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        cluster.managed("app");
+        cluster.release("configmap-app-1", "app");
+        let release = ReleaseId { namespace: "shop".into(), name: "configmap-app-1".into() };
+        let view = |cluster: &Cluster| cluster.index.release(&release, Timestamp::UNIX_EPOCH);
+        assert!(view(&cluster).unwrap().blocked.is_none());
+        cluster.unreadable(Watched::Policy, "ReleasePolicy", "default");
+        let blocked = view(&cluster).unwrap().blocked;
+        assert!(matches!(blocked, Some(lockstep_core::release::Block::Unreadable(_))), "{blocked:?}");
+        cluster.unreadable(Watched::VersionedConfig, "VersionedConfig", "configmap-app");
+        assert!(view(&cluster).is_none());
+    }
+
+    #[test]
+    fn versions_stay_where_a_workload_cannot_be_read() {
+        let mut cluster = Cluster::default();
+        cluster.source("app", &VERSIONED);
+        let annotations =
+            [(names::VERSION, "1.0.0"), (names::NUMBER, "1"), (names::DIGEST, "f00"), (names::SOURCE, "app")];
+        let meta = cluster.meta("app-1", &[(names::VERSION_OF, "configmap")], &annotations);
+        let fact = ConfigFact::read(ConfigKind::ConfigMap, &meta).unwrap();
+        cluster.index.apply(Watched::Config(ConfigKind::ConfigMap), &key("app-1"), Fact::Config(fact));
+        let retention = |cluster: &Cluster| cluster.index.retention(&id("app"), Timestamp::UNIX_EPOCH);
+        assert!(retention(&cluster).is_some());
+        cluster.unreadable(Watched::Workload(0), "CloneSet", "web");
+        assert!(retention(&cluster).is_none());
+    }
+
+    #[test]
+    fn a_versioned_config_that_is_not_named_after_its_source_is_nobodys() {
+        let mut cluster = Cluster::default();
+        let foreign = "ü".repeat(150);
+        for (name, source) in [("configmap-app", "other"), ("app", "app"), ("configmap-app-2", "app"), ("x", &foreign)]
+        {
+            let spec = json!({"source": {"kind": "ConfigMap", "name": source}});
+            let read = ManagedFact::read_named(cluster.object("VersionedConfig", name, &spec));
+            assert!(read.is_err(), "{name} {source}");
+        }
     }
 }

@@ -85,7 +85,11 @@ impl Index {
 
     /// The release that a change makes, together with what changed beside it.
     pub fn start(&self, id: &ConfigId) -> Option<Start> {
-        self.namespaces.get(&id.namespace)?.start(&id.namespace, &id.config)
+        let namespace = self.namespaces.get(&id.namespace)?;
+        if namespace.unreadable_for(&id.config).is_some() {
+            return None;
+        }
+        namespace.start(&id.namespace, &id.config)
     }
 
     /// Whether another config of its consumers was changed, too, and is not read yet: it may belong to the same release.
@@ -97,6 +101,9 @@ impl Index {
         let namespace = self.namespaces.get(&id.namespace)?;
         let is_lost = namespace.lost.contains_key(&id.name);
         let fact = namespace.releases.get(&id.name).filter(|fact| !fact.has_ended() && !is_lost)?;
+        if namespace.cannot_record(fact) {
+            return None;
+        }
         let has_started = fact.core.progress.started_at.is_some();
         let budget = if has_started { None } else { self.budget(now) };
         Some(namespace.release_view(id, fact, &self.default_policy, budget, now))
@@ -152,8 +159,7 @@ impl Index {
         for (at, count) in recent {
             (latest, pinned) = (latest.max(Some(at)), pinned + count);
         }
-        let window = jiff::SignedDuration::try_from(storm::BUDGET_WINDOW).unwrap_or_default();
-        latest.filter(|_| pinned >= storm::BUDGET).map(|at| at + window)
+        latest.filter(|_| pinned >= storm::BUDGET).map(|at| storm::later(at, storm::BUDGET_WINDOW))
     }
 
     /// The namespaces whose pods must be known.
@@ -255,6 +261,7 @@ impl Namespace {
             held.zip(fact.pins.get(config)).is_some_and(|(held, pin)| pin.to_string() == held.object)
         };
         fact.gate.saved.is_some()
+            && !self.has_unreadable_releases()
             && self.releases_of(fact.references.iter()).is_empty()
             && !fact.references.iter().any(|config| is_expected(config) || is_held(config))
     }
@@ -369,8 +376,12 @@ impl Namespace {
     }
 
     fn policy_fact(&self, config: &ConfigRef) -> Option<&PolicyFact> {
+        self.policies.get(self.policy_name(config))
+    }
+
+    pub(super) fn policy_name(&self, config: &ConfigRef) -> &str {
         let named = self.sources.get(config).and_then(|source| source.policy.as_deref());
-        self.policies.get(named.unwrap_or(lockstep_core::names::DEFAULT_POLICY))
+        named.unwrap_or(lockstep_core::names::DEFAULT_POLICY)
     }
 
     /// The policy that a config names and that is not there.
@@ -529,12 +540,10 @@ impl Namespace {
 
     pub(super) fn next_name(&self, config: &ConfigRef) -> String {
         let prefix = release_prefix(config);
-        let numbers = self
-            .releases
-            .keys()
-            .chain(self.lost.keys())
-            .filter_map(|name| name.strip_prefix(&prefix)?.parse::<u64>().ok());
-        format!("{prefix}{}", numbers.max().unwrap_or(0) + 1)
+        let names = self.releases.keys().chain(self.lost.keys()).chain(self.unreadable_releases());
+        let numbers = names.filter_map(|name| name.strip_prefix(&prefix)?.parse::<u64>().ok());
+        // People may write Releases, too: with a number that has no successor, theirs is simply in the way.
+        format!("{prefix}{}", numbers.max().unwrap_or(0).saturating_add(1))
     }
 
     // --- one release ---
@@ -565,7 +574,10 @@ impl Namespace {
             let released = self.managed.get(&step.config).and_then(ManagedFact::released);
             step.from != step.to && released == Some(step.to.as_str())
         };
-        let blocked = if fact.core.progress.started_at.is_some() {
+        let unreadable = fact.core.configs().find_map(|config| self.unreadable_policy(config));
+        let blocked = if let Some(unreadable) = unreadable {
+            Some(Block::Unreadable(unreadable.told()))
+        } else if fact.core.progress.started_at.is_some() {
             None
         } else {
             let under_way = self.overlapping(fact, &members).map(|other| Block::Release(other.core.name.clone()));
@@ -768,7 +780,7 @@ fn all_older(units: &[Unit], policy: &Policy, now: Timestamp) -> bool {
 }
 
 /// What comes before the number in the names of a config's releases. A name too long for a number is cut, and told apart by a digest.
-fn release_prefix(config: &ConfigRef) -> String {
+pub(super) fn release_prefix(config: &ConfigRef) -> String {
     let name = config.versioned_config_name();
     if name.len() <= LONGEST_PREFIX {
         return format!("{name}-");
@@ -779,8 +791,13 @@ fn release_prefix(config: &ConfigRef) -> String {
         binary: BTreeMap::new(),
     };
     let digest = lockstep_core::Digest::of_config_map(&content);
-    format!("{}.{}-", name[..LONGEST_PREFIX - 9].trim_end_matches(['-', '.']), &digest.full()[..8])
+    let digest: String = digest.full().chars().take(PREFIX_DIGEST_LENGTH).collect();
+    let start: String = name.chars().take(LONGEST_PREFIX - PREFIX_DIGEST_LENGTH - 1).collect();
+    format!("{}.{digest}-", start.trim_end_matches(['-', '.']))
 }
+
+/// Enough to tell the few configs with such names apart.
+const PREFIX_DIGEST_LENGTH: usize = 8;
 
 /// Leaves room for a number.
 const LONGEST_PREFIX: usize = 240;
@@ -798,6 +815,8 @@ mod tests {
         let (a, b) = (format!("{}a", "x".repeat(241)), format!("{}b", "x".repeat(241)));
         assert_ne!(release_prefix(&config(&a)), release_prefix(&config(&b)));
         assert!(release_prefix(&config(&a)).len() <= LONGEST_PREFIX + 1);
+        let foreign = release_prefix(&config(&"ü".repeat(250)));
+        assert!(foreign.starts_with("configmap-üü") && foreign.ends_with('-'), "{foreign}");
     }
 
     fn superseded(number: i64, state: &str) -> ReleaseFact {

@@ -3,6 +3,7 @@
 
 mod argo;
 mod audit;
+mod bounds;
 mod chart;
 mod cli;
 mod cluster;
@@ -17,3 +18,4 @@ mod policies;
 mod releases;
 mod storms;
 mod truth;
+mod versions;

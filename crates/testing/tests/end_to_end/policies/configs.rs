@@ -125,6 +125,53 @@ async fn a_config_that_others_opted_in_is_told_by_an_event_that_its_name_is_too_
 }
 
 #[tokio::test]
+async fn only_lockstep_makes_versions_and_says_what_they_are() {
+    scenario("versions-made", |stage| async move {
+        for kind in KINDS {
+            let made = as_editor(&stage, &["create", "-f", "-"], &version(kind, "app-1").to_string()).await;
+            let reason = refusal("a version of somebody's", made)?;
+            ensure!(reason.contains("only Lockstep makes versions: remove the label"), "{reason}");
+            as_editor(&stage, &["create", "-f", "-"], &source(kind, "app-1", "blue", "1").to_string()).await?;
+            let name = format!("{}/app-1", word(kind));
+            let label = format!("{}={}", names::VERSION_OF, word(kind));
+            let labelled = as_editor(&stage, &["label", &name, &label], "").await;
+            let reason = refusal("a label on what is there", labelled)?;
+            ensure!(reason.contains("only Lockstep sets the label"), "{reason}");
+
+            // With the right to restore backups.
+            create(&stage, &version(kind, "app-2")).await?;
+            let name = format!("{}/app-2", word(kind));
+            for change in [
+                ["label", &name, &format!("{}-", names::VERSION_OF), "--overwrite"],
+                ["label", &name, &format!("{}=other", names::VERSION_OF), "--overwrite"],
+                ["annotate", &name, &format!("{}=7", names::NUMBER), "--overwrite"],
+                ["annotate", &name, &format!("{}-", names::DIGEST), "--overwrite"],
+                ["annotate", &name, &format!("{}=somebody", names::CHANGED_BY), "--overwrite"],
+            ] {
+                refusal(&format!("{change:?}"), stage.kubectl(&change).await)?;
+                refusal(&format!("{change:?} of an editor"), as_editor(&stage, &change, "").await)?;
+            }
+            as_editor(&stage, &["annotate", &name, "example.org/mine=yes"], "").await?;
+            as_editor(&stage, &["delete", &name], "").await?;
+        }
+        Ok(())
+    })
+    .await;
+}
+
+/// As somebody who may write ConfigMaps and Secrets, and no more.
+async fn as_editor(stage: &Scenario, arguments: &[&str], input: &str) -> Result<String> {
+    let editor = "--serviceaccount=NAMESPACE:editor".replace("NAMESPACE", &stage.namespace);
+    let binding = ["create", "rolebinding", "editor", "--clusterrole=edit", &editor];
+    if stage.kubectl(&["get", "rolebinding", "editor"]).await.is_err() {
+        stage.kubectl(&binding).await?;
+    }
+    let user = format!("--as=system:serviceaccount:{}:editor", stage.namespace);
+    let arguments: Vec<&str> = arguments.iter().copied().chain([user.as_str()]).collect();
+    stage.kubectl_with_input(&arguments, input).await
+}
+
+#[tokio::test]
 async fn a_version_that_the_table_names_cannot_be_deleted() {
     with_table("versions-in-table", table(), |stage, _| async move {
         for kind in KINDS {

@@ -1,0 +1,136 @@
+//! What one person may write must not blind Lockstep for everybody: objects that it cannot read, and values without bounds.
+
+use anyhow::{Context, Result, ensure};
+use lockstep_testing::{SHORT, Scenario, eventually, impatient, scenario};
+use serde_json::{Value, json};
+
+use super::releases::{FIRST, config, deployment, ended, expect, set_up};
+
+/// Deeper than the operator's parser goes, and not deeper than the API server's.
+const TOO_DEEP: usize = 300;
+const OPERATOR: &str = "deployment/lockstep";
+
+/// Somebody who may edit one namespace, and nothing else.
+struct Editor<'a> {
+    stage: &'a Scenario,
+    name: String,
+}
+
+impl<'a> Editor<'a> {
+    async fn of(stage: &'a Scenario) -> Result<Self> {
+        let name = format!("editor-of-{}", stage.namespace);
+        let user = format!("--user={name}");
+        stage.kubectl(&["create", "rolebinding", "editor", "--clusterrole=edit", &user]).await?;
+        Ok(Self { stage, name })
+    }
+
+    async fn create(&self, object: &Value) -> Result<()> {
+        let arguments = ["create", "-f", "-", "--as", self.name.as_str()];
+        self.stage.kubectl_with_input(&arguments, &object.to_string()).await.map(drop)
+    }
+
+    /// What the API server says to an object that it refuses.
+    async fn refused(&self, object: &Value) -> Result<String> {
+        match self.create(object).await {
+            Ok(()) => anyhow::bail!("it was taken: {object}"),
+            Err(error) => Ok(format!("{error:#}")),
+        }
+    }
+}
+
+fn policy(name: &str, spec: &Value) -> Value {
+    json!({"apiVersion": "lockstep.dev/v1alpha1", "kind": "ReleasePolicy", "metadata": {"name": name}, "spec": spec})
+}
+
+fn versioned_config(name: &str, source: &str) -> Value {
+    let spec = json!({"source": {"kind": "ConfigMap", "name": source}});
+    json!({"apiVersion": "lockstep.dev/v1alpha1", "kind": "VersionedConfig", "metadata": {"name": name}, "spec": spec})
+}
+
+/// The API server takes it, whatever our bounds are: a schema is any object.
+fn unreadable_policy(name: &str) -> Value {
+    let schema = (0..TOO_DEEP).fold(json!({}), |inner, _| json!({"not": inner}));
+    policy(name, &json!({"validation": {"schemas": [{"key": "a.json", "schema": schema}]}}))
+}
+
+#[tokio::test]
+async fn values_without_bounds_are_refused_with_the_bound() {
+    scenario("bounds", |stage| async move {
+        let editor = Editor::of(&stage).await?;
+        let cases = [
+            (policy("canary", &json!({"canary": {"size": 99_999_999_999_u64}})), "spec.canary.size"),
+            (policy("parallel", &json!({"maxParallel": 99_999_999_999_u64})), "spec.maxParallel"),
+            (policy("storm", &json!({"stormGuard": {"freeReleases": 99_999_999_999_u64}})), "freeReleases"),
+            (versioned_config("foreign", &"ü".repeat(150)), "spec.source.name"),
+            (versioned_config("second", "app"), "it must be named after its source"),
+        ];
+        for (object, expected) in cases {
+            let said = editor.refused(&object).await?;
+            ensure!(said.contains(expected), "{said}");
+        }
+        editor.create(&versioned_config("configmap-app", "app")).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_policy_that_cannot_be_read_stops_its_own_configs_and_nobody_else() {
+    scenario("unreadable", |stage| async move {
+        let neighbour = format!("{}-neighbour", stage.namespace);
+        stage.kubectl(&["create", "namespace", &neighbour]).await?;
+        let outcome = unreadable(&stage, &stage.elsewhere(&neighbour)).await;
+        stage.kubectl(&["delete", "namespace", &neighbour, "--wait=false"]).await?;
+        outcome
+    })
+    .await;
+}
+
+async fn unreadable(stage: &Scenario, neighbour: &Scenario) -> Result<()> {
+    neighbour.set_policy("default", &impatient()).await?;
+    set_up(stage, &deployment("web", 1, "")).await?;
+    set_up(neighbour, &deployment("web", 1, "")).await?;
+    stage.kubectl(&["delete", "releasepolicy", "default", "--ignore-not-found"]).await?;
+    Editor::of(stage).await?.create(&unreadable_policy("default")).await?;
+    expect_told(stage).await?;
+
+    // What was seen before the object came must be seen again.
+    let own = stage.elsewhere("lockstep-system");
+    own.kubectl(&["rollout", "restart", OPERATOR]).await?;
+    own.kubectl(&["rollout", "status", OPERATOR, "--timeout=120s"]).await?;
+    stage.apply(&config("green", "healthy")).await?;
+    neighbour.apply(&config("green", "healthy")).await?;
+    ended(neighbour, FIRST, "Succeeded").await?;
+    expect(neighbour, "app=web", &["green"]).await?;
+    expect_refused(stage).await?;
+    expect(stage, "app=web", &["blue"]).await?;
+
+    stage.kubectl(&["delete", "releasepolicy", "default"]).await?;
+    stage.set_policy("default", &impatient()).await?;
+    ended(stage, FIRST, "Succeeded").await?;
+    expect(stage, "app=web", &["green"]).await
+}
+
+/// A Warning on the object says that it cannot be read.
+async fn expect_told(stage: &Scenario) -> Result<()> {
+    eventually("an Event about the policy", SHORT, async || {
+        let told = stage.kubectl(&["events", "--for", "releasepolicy/default", "--types=Warning"]).await?;
+        ensure!(told.contains("Unreadable") && told.contains("ReleasePolicy default cannot be read"), "{told}");
+        Ok(())
+    })
+    .await
+}
+
+/// The config says why nothing of it is released.
+async fn expect_refused(stage: &Scenario) -> Result<()> {
+    eventually("the config to be told", SHORT, async || {
+        let found = stage.read("versionedconfig/configmap-app").await?;
+        let conditions = found["status"]["conditions"].as_array().context("no conditions")?;
+        let is_refused = |condition: &Value| {
+            let message = condition["message"].as_str().unwrap_or_default();
+            condition["reason"] == "Refused" && message.contains("ReleasePolicy default cannot be read")
+        };
+        ensure!(conditions.iter().any(is_refused), "{conditions:?}");
+        Ok(())
+    })
+    .await
+}

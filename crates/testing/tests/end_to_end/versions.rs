@@ -1,0 +1,196 @@
+//! A version is what its content says, and the table names only what there is.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::ListParams;
+use lockstep_core::digest::{Content, Digest};
+use lockstep_core::names;
+use lockstep_testing::{SHORT, Scenario, command_line, eventually, holds, scenario};
+use serde_json::{Value, json};
+
+use super::releases::{FIRST, SECOND, config, deployment, ended, expect, set_up};
+
+/// The name of the version that `config(color, "healthy")` becomes, and its digest.
+fn version_of(color: &str) -> (String, String) {
+    let text = [("COLOR", color), ("BEHAVIOR", "healthy"), ("OTHER", "healthy")];
+    let content = Content {
+        secret_type: "",
+        text: text.iter().map(|(key, value)| (*key, value.as_bytes())).collect(),
+        binary: std::collections::BTreeMap::new(),
+    };
+    let digest = Digest::of_config_map(&content);
+    (digest.version_object_name("app"), digest.full().to_owned())
+}
+
+async fn status(stage: &Scenario) -> Result<Value> {
+    Ok(stage.read("versionedconfig/configmap-app").await?["status"].clone())
+}
+
+/// The config says that its change is refused, and why.
+async fn refused(stage: &Scenario, why: &str) -> Result<()> {
+    eventually("the change to be refused", SHORT, async || {
+        let ready = status(stage).await?["conditions"][0].clone();
+        ensure!(ready["status"] == "False" && ready["reason"] == "Refused", "{ready}");
+        ensure!(ready["message"].as_str().is_some_and(|message| message.contains(why)), "{ready}");
+        Ok(())
+    })
+    .await?;
+    told(stage, "Refused", why).await
+}
+
+async fn told(stage: &Scenario, reason: &str, note: &str) -> Result<()> {
+    eventually("an Event about it", SHORT, async || {
+        let found = stage.api::<Event>().list(&ListParams::default()).await?;
+        let is_it = |event: &&Event| {
+            event.reason.as_deref() == Some(reason) && event.note.as_deref().is_some_and(|told| told.contains(note))
+        };
+        found.iter().find(is_it).map(drop).context("there is none")
+    })
+    .await
+}
+
+/// No release, and a table that does not name the version.
+async fn nothing_moves(stage: &Scenario, object: &str) -> Result<()> {
+    holds("nothing is released or published", Duration::from_secs(5), async || {
+        let table = stage.kubectl(&["get", "pintable", "lockstep", "-o", "json", "--ignore-not-found"]).await?;
+        ensure!(!table.contains(object), "{table}");
+        let releases = stage.kubectl(&["get", "releases", "-o", "name"]).await?;
+        ensure!(!releases.contains(FIRST), "{releases}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_object_in_the_way_is_not_taken_for_the_version() {
+    scenario("in-the-way", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        let (green, _) = version_of("green");
+        stage.kubectl(&["create", "configmap", &green, "--from-literal=COLOR=evil"]).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        refused(&stage, &format!("the object {green} is in the way")).await?;
+        nothing_moves(&stage, &green).await?;
+        expect(&stage, "app=web", &["blue"]).await?;
+        stage.kubectl(&["delete", "configmap", &green]).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        expect(&stage, "app=web", &["green"]).await?;
+        ensure!(status(&stage).await?["lastNumber"] == 2, "{}", status(&stage).await?["lastNumber"]);
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_object_in_the_way_of_the_first_version_stops_the_adoption() {
+    scenario("in-the-way-first", |stage| async move {
+        let (blue, _) = version_of("blue");
+        stage.kubectl(&["create", "configmap", &blue, "--from-literal=COLOR=evil"]).await?;
+        stage.apply(&config("blue", "healthy")).await?;
+        refused(&stage, &format!("the object {blue} is in the way")).await?;
+        nothing_moves(&stage, &blue).await?;
+        stage.kubectl(&["delete", "configmap", &blue]).await?;
+        stage.released("configmap/app", "1.0.0").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_forged_version_is_passed_over() {
+    scenario("forged", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        let (green, digest) = version_of("green");
+        // The tests may do what a backup tool may.
+        let forged = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "immutable": true,
+            "metadata": {
+                "name": green,
+                "labels": {names::VERSION_OF: "configmap"},
+                "annotations": {
+                    names::SOURCE: "app", names::VERSION: "r90", names::NUMBER: "90", names::DIGEST: digest,
+                },
+            },
+            "data": {"COLOR": "evil"},
+        });
+        stage.create(&forged.to_string()).await?;
+        told(&stage, "ForgedVersion", &format!("the object {green} says that it is version r90")).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        refused(&stage, &format!("the object {green} is in the way")).await?;
+        nothing_moves(&stage, &green).await?;
+        stage.apply(&config("red", "healthy")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        expect(&stage, "app=web", &["red"]).await?;
+        let versions = status(&stage).await?["versions"].to_string();
+        ensure!(versions.contains("\"r2\"") && !versions.contains("r90"), "{versions}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_rollback_holds_when_the_version_that_it_went_back_from_is_deleted() {
+    scenario("rolled-back", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        lockstep(&stage, &["rollback", "app", "--wait"]).await?;
+        ended(&stage, SECOND, "Succeeded").await?;
+        let (green, _) = version_of("green");
+        // Until nothing runs it any more, it cannot be deleted.
+        stage.kubectl(&["delete", "replicasets", "--selector", "app=web"]).await?;
+        eventually("the version to be deleted", SHORT, async || {
+            lockstep(&stage, &["versions", "delete", "app", "r2"]).await.map(drop)
+        })
+        .await?;
+        eventually("its version to be made again", SHORT, async || {
+            let versions = stage.versions("configmap/app").await?;
+            ensure!(versions.get(&green).is_some_and(|name| name == "r2"), "{versions:?}");
+            Ok(())
+        })
+        .await?;
+        holds("the rollback stays", Duration::from_secs(8), async || {
+            let current = status(&stage).await?["current"]["version"].clone();
+            ensure!(current == "1.0.0", "{current} is current");
+            Ok(())
+        })
+        .await?;
+        expect(&stage, "app=web", &["blue"]).await
+    })
+    .await;
+}
+
+async fn lockstep(stage: &Scenario, arguments: &[&str]) -> Result<String> {
+    let mut command = tokio::process::Command::new(command_line().await?);
+    let output = command.args(arguments).args(["--namespace", &stage.namespace]).output().await?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{arguments:?} ended with {}: {said}", output.status);
+    Ok(said)
+}
+
+#[tokio::test]
+async fn a_version_that_a_quota_does_not_allow_is_withdrawn_and_told() {
+    scenario("quota", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        // The source, its first version, and kube-root-ca.crt are there already.
+        stage.kubectl(&["create", "quota", "few", "--hard=configmaps=1"]).await?;
+        eventually("the quota to count", SHORT, async || {
+            let used = stage.kubectl(&["get", "quota", "few", "-o", "jsonpath={.status.used.configmaps}"]).await?;
+            ensure!(used.parse::<u32>().is_ok_and(|used| used >= 2), "used: {used:?}");
+            Ok(())
+        })
+        .await?;
+        let (green, _) = version_of("green");
+        stage.apply(&config("green", "healthy")).await?;
+        refused(&stage, &format!("its new version {green} cannot be created: ")).await?;
+        nothing_moves(&stage, &green).await?;
+        stage.kubectl(&["rollout", "restart", "deployment/web"]).await?;
+        expect(&stage, "app=web", &["blue"]).await?;
+        stage.kubectl(&["delete", "quota", "few"]).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
+}
