@@ -61,9 +61,17 @@ compares the two.
 {{- join " +\n" (append $walks (include "lockstep.cel.volumePatches" (dict "lookup" $lookup))) -}}
 {{- end }}
 
-{{- /* A map from the text of pins: {"configmap/app": "app-5f2c9a1b7d"}. What is not a pin is passed over. */}}
-{{- define "lockstep.cel.parsePins" -}}
-{{ . }}.split(",").filter(p, p.matches("^(configmap|secret)/[a-z0-9.-]+=[a-z0-9.-]+$")).transformMapEntry(i, p, {p.split("=")[0]: p.split("=")[1]})
+{{- /* The pins in a text. What is not a pin is passed over. */}}
+{{- define "lockstep.cel.pinList" -}}
+{{ . }}.split(",").filter(p, p.matches("^(configmap|secret)/[a-z0-9.-]+=[a-z0-9.-]+$"))
+{{- end }}
+
+{{- /*
+A map from a list of pins: {"configmap/app": "app-5f2c9a1b7d"}. Who writes a pin twice means the last one; in a list that is too long to be written
+by hand nobody looks for that, which would cost the square of its length.
+*/}}
+{{- define "lockstep.cel.pinMap" -}}
+{{ . }}.transformMapEntry(i, p, size({{ . }}) > 50 || !{{ . }}.slice(i + 1, size({{ . }})).exists(q, q.startsWith(p.split("=")[0] + "=")), {p.split("=")[0]: p.split("=")[1]})
 {{- end }}
 
 {{- /* The keys of the configs whose content a template's containers see, sorted, each once; with them, as "configmap/" or "secret/", what has no name. */}}
@@ -81,6 +89,16 @@ compares the two.
 {{- /* The list with most of its repetitions gone, at a cost that grows with its length and not with the square of it. */}}
 {{- define "lockstep.cel.distinctInPieces" -}}
 size({{ .list }}) <= 600 ? {{ .list }} : lists.range((size({{ .list }}) + {{ sub .piece 1 }}) / {{ .piece }}).map(i, {{ .list }}.slice(i * {{ .piece }}, (i + 1) * {{ .piece }} < size({{ .list }}) ? (i + 1) * {{ .piece }} : size({{ .list }})).distinct()).flatten()
+{{- end }}
+
+{{- /*
+Whether an object is made from the template of one that is pinned itself: it has its pins already, or is older than the adoption. What
+somebody else's controller makes, such as a JobSet or a ScaledJob, is a workload like any other.
+*/}}
+{{- define "lockstep.cel.isMade" -}}
+{{- $makers := list "apps/Deployment" "apps/StatefulSet" "apps/DaemonSet" "apps/ReplicaSet" "batch/CronJob" "batch/Job" "argoproj.io/Rollout" -}}
+{{- range .Values.kinds }}{{ $makers = append $makers (printf "%s/%s" .group .kind) }}{{ end -}}
+object.metadata.?ownerReferences.orValue([]).exists(o, o.?controller.orValue(false) && (o.apiVersion.split("/")[0] + "/" + o.kind) in {{ toJson $makers }})
 {{- end }}
 
 {{- /* What makes pods from templates that are pinned when they are written. */}}

@@ -102,9 +102,9 @@ pub struct VersionedConfigStatus {
     /// The source's version, if it failed: it is not tried again until the source changes or somebody asks for it in `spec.retry`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
-    /// Whether a workload that is written together with a change waits for it to be checked: its policy has rules, waves, or no joining.
+    /// Whether a workload that is written together with a change waits for its release: there are waves, or joining is disabled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub checked_first: bool,
+    pub waits_for_release: bool,
     /// All versions that are kept, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub versions: Vec<VersionSummary>,
@@ -146,6 +146,9 @@ pub struct VersionSummary {
     pub number: i64,
     /// The name of the ConfigMap or Secret that holds it.
     pub object: String,
+    /// That object's uid: another one of this name is not this version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,13 +173,22 @@ pub struct Consumer {
 pub enum ConditionType {
     /// Every change so far became a version and was released.
     Ready,
+    /// Its source is there and opted in: changes become versions.
+    Followed,
 }
 
 impl ConditionType {
     pub fn name(self) -> &'static str {
         match self {
             Self::Ready => "Ready",
+            Self::Followed => "Followed",
         }
+    }
+}
+
+impl VersionedConfigStatus {
+    pub fn condition(&self, of: ConditionType) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.type_ == of.name())
     }
 }
 

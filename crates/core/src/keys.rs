@@ -41,6 +41,31 @@ pub fn used_keys(pod_spec: &Value) -> BTreeMap<ConfigRef, Used> {
     used
 }
 
+/// The keys that a pod cannot start without, because a volume names them: the kubelet waits for them in silence.
+pub fn mounted_keys(pod_spec: &Value) -> BTreeMap<ConfigRef, BTreeSet<String>> {
+    let mut needed: BTreeMap<ConfigRef, BTreeSet<String>> = BTreeMap::new();
+    for volume in elements(&pod_spec["volumes"]) {
+        let whole = [("configMap", "name", ConfigKind::ConfigMap), ("secret", "secretName", ConfigKind::Secret)];
+        let part = [("configMap", "name", ConfigKind::ConfigMap), ("secret", "name", ConfigKind::Secret)];
+        let sources = elements(&volume["projected"]["sources"]).map(|source| (source, part));
+        for (holder, places) in std::iter::once((volume, whole)).chain(sources) {
+            for (field, name, kind) in places {
+                let reference = &holder[field];
+                let Some(name) = reference[name].as_str().filter(|_| reference["optional"] != true) else { continue };
+                if let Used::Keys(keys) = items(reference) {
+                    needed.entry(ConfigRef::new(kind, name)).or_default().extend(keys);
+                }
+            }
+        }
+    }
+    needed
+}
+
+/// A key that is needed and not there.
+pub fn missing<'a>(needed: &'a BTreeSet<String>, there: &KeyDigests) -> Option<&'a String> {
+    needed.iter().find(|key| !there.contains_key(*key))
+}
+
 fn elements(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
@@ -100,6 +125,28 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_pod_needs_the_keys_that_its_volumes_name_unless_they_are_optional() {
+        let item = |key: &str| json!([{"key": key, "path": "file"}]);
+        let spec = json!({"volumes": [
+            {"configMap": {"name": "app", "items": item("a")}},
+            {"configMap": {"name": "app", "items": item("maybe"), "optional": true}},
+            {"configMap": {"name": "whole"}},
+            {"secret": {"secretName": "db", "items": item("password")}},
+            {"projected": {"sources": [
+                {"configMap": {"name": "app", "items": item("b")}}, {"secret": {"name": "db", "items": item("user")}},
+            ]}},
+        ]});
+        let needed = mounted_keys(&spec);
+        let keys = |kind, name: &str| needed.get(&ConfigRef::new(kind, name)).cloned().unwrap_or_default();
+        assert_eq!(keys(ConfigKind::ConfigMap, "app"), ["a".to_owned(), "b".to_owned()].into());
+        assert_eq!(keys(ConfigKind::Secret, "db"), ["password".to_owned(), "user".to_owned()].into());
+        assert_eq!(needed.len(), 2);
+        let there = read("a:1,c:2");
+        assert_eq!(missing(&keys(ConfigKind::ConfigMap, "app"), &there).map(String::as_str), Some("b"));
+        assert_eq!(missing(&["a".to_owned()].into(), &there), None);
+    }
 
     fn spec() -> Value {
         json!({

@@ -230,7 +230,7 @@ fn next_name(observed: &Observed, object: &str, chosen: Option<&str>) -> Result<
         let free = free.unwrap_or(*candidates.end());
         return Ok((free, VersionName::numbered(free)));
     };
-    let name: VersionName = chosen.parse()?;
+    let name = VersionName::chosen(chosen)?;
     if taken.contains(name.as_str()) {
         return Err(Refusal::NameTaken { name: chosen.to_owned() });
     }

@@ -24,6 +24,13 @@ impl Entry {
         self.next.as_deref().or(self.current.as_deref())
     }
 
+    /// Whether it speaks of this version at all: one that is announced may not exist yet.
+    pub fn names(&self, version: &str) -> bool {
+        [&self.baseline, &self.current, &self.next, &self.moving]
+            .into_iter()
+            .any(|named| named.as_deref() == Some(version))
+    }
+
     /// Whether pods get this version without anybody's writing their template.
     pub fn hands_out(&self, version: &str) -> bool {
         [&self.baseline, &self.current].into_iter().any(|named| named.as_deref() == Some(version))

@@ -140,6 +140,29 @@ pub fn put_back<'a>(
     slipped.iter().filter_map(version).collect()
 }
 
+/// A version that a template is pinned to, and that does not exist.
+pub type Unknown = (ConfigRef, String);
+
+/// The pins without those to versions that nobody knows: what is current takes their place, or nothing for a config that is not under our
+/// care. No pod could start with them.
+pub fn replace_unknown<'a>(
+    pins: &Pins,
+    is_known: impl Fn(&ConfigRef, &str) -> bool,
+    current: impl Fn(&ConfigRef) -> Option<&'a str>,
+) -> (Pins, Vec<Unknown>) {
+    let (mut replaced, mut unknown) = (pins.clone(), Vec::new());
+    for (config, pin) in pins.iter() {
+        let Pin::Version(version) = pin else { continue };
+        if is_known(config, version) {
+            continue;
+        }
+        unknown.push((config.clone(), version.clone()));
+        let current = current(config).map(|current| Pin::Version(current.to_owned()));
+        replaced.put(config, current.as_ref());
+    }
+    (replaced, unknown)
+}
+
 /// The config that a reference means if it names a version. A name that is pinned itself is a config's.
 fn config_of_version<'a>(named: &ConfigRef, pins: &'a Pins) -> Option<&'a ConfigRef> {
     let is_it = |(config, pin): &(&ConfigRef, &Pin)| {
@@ -295,6 +318,17 @@ mod tests {
         let mut other = template("app", "db", PINNED);
         other["spec"]["containers"][0]["image"] = json!("web:2");
         assert_ne!(digest(&other), plain);
+    }
+
+    #[test]
+    fn a_pin_to_a_version_that_nobody_knows_becomes_current_or_goes() {
+        let found = pins("configmap/app=app-1,configmap/gone=gone-1,configmap/live=live,secret/foreign=foreign-1");
+        let is_known = |config: &ConfigRef, _: &str| config.name == "app";
+        let current = |config: &ConfigRef| (config.name == "gone").then_some("gone-2");
+        let (replaced, unknown) = replace_unknown(&found, is_known, current);
+        assert_eq!(replaced, pins("configmap/app=app-1,configmap/gone=gone-2,configmap/live=live"));
+        let unknown: Vec<&str> = unknown.iter().map(|(_, version)| version.as_str()).collect();
+        assert_eq!(unknown, ["gone-1", "foreign-1"]);
     }
 
     #[test]

@@ -87,9 +87,11 @@ pub enum Invalid {
     Policy(String),
 }
 
-/// Whether `new` may follow `old`.
+/// Whether `new` may follow `old`. It may have to wait for its turn.
 pub fn validate(validation: &Validation, new: &Data<'_>, old: Option<&Data<'_>>) -> Result<(), Invalid> {
-    turns::in_turn(|| judge(validation, new, old))
+    let judge = || judge(validation, new, old);
+    let is_heavy = !validation.schemas.is_empty() || !validation.rules.is_empty() || new.is_heavy();
+    if is_heavy { turns::in_turn(judge) } else { judge() }
 }
 
 fn judge(validation: &Validation, new: &Data<'_>, old: Option<&Data<'_>>) -> Result<(), Invalid> {
@@ -105,9 +107,13 @@ fn judge(validation: &Validation, new: &Data<'_>, old: Option<&Data<'_>>) -> Res
 }
 
 impl Validation {
-    /// Whether the verdict on `new` depends on the old version.
+    /// Whether the verdict on `new` depends on the old version. It may have to wait for its turn.
     pub fn needs_old(&self, new: &Data<'_>) -> bool {
-        !self.rules.is_empty() || (self.parse == Parsing::KeepParsing && new.unreadable().next().is_some())
+        if !self.rules.is_empty() || self.parse != Parsing::KeepParsing {
+            return !self.rules.is_empty();
+        }
+        let has_unreadable = || new.unreadable().next().is_some();
+        if new.is_heavy() { turns::in_turn(has_unreadable) } else { has_unreadable() }
     }
 
     /// Whether the policy itself is sound; the error names the part that is not.
@@ -141,6 +147,11 @@ impl Validation {
 }
 
 impl Data<'_> {
+    /// Whether reading it takes memory: TOML's parser keeps what it reads.
+    fn is_heavy(&self) -> bool {
+        self.0.keys().any(|key| Format::of(key) == Some(Format::Toml))
+    }
+
     /// The files that their format's parser refuses, and why.
     fn unreadable(&self) -> impl Iterator<Item = (&str, Format, String)> {
         self.0.iter().filter_map(|(key, value)| {

@@ -8,8 +8,8 @@ use crate::digest::Digest;
 
 /// The name of the first version, unless its user chose one.
 const FIRST: &str = "1.0.0";
-/// Stands for whatever version is in use, so no version can be called so.
-const RESERVED: &str = "current";
+/// Commands mean the version in use by it, or the config as it is: no version can be called so.
+const RESERVED: [&str; 2] = ["current", "source"];
 const MAX_LENGTH: usize = 128;
 /// No config gets this far by its own changes.
 const MAX_NUMBER: u64 = 1_000_000_000;
@@ -22,12 +22,10 @@ pub struct VersionName(String);
 
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum VersionNameError {
+    #[error("`{0}` cannot be a version name, commands mean something else by it: choose another lockstep.dev/version")]
+    Reserved(String),
     #[error(
-        "`{RESERVED}` cannot be a version name, it stands for the version in use: choose another lockstep.dev/version"
-    )]
-    Reserved,
-    #[error(
-        "the version name `{0}` has blanks or control characters, or is empty or longer than {MAX_LENGTH} characters: choose another lockstep.dev/version"
+        "the version name `{0}` is not one: it has at most {MAX_LENGTH} characters, begins with a letter or digit, and has no blanks or control characters. Choose another lockstep.dev/version"
     )]
     Malformed(String),
 }
@@ -38,9 +36,22 @@ impl VersionName {
         if number == 1 { Self(FIRST.to_owned()) } else { Self(format!("r{number}")) }
     }
 
+    /// A name that somebody gives now. Versions of before may have others.
+    pub fn chosen(text: &str) -> Result<Self, VersionNameError> {
+        if RESERVED.contains(&text) {
+            return Err(VersionNameError::Reserved(text.to_owned()));
+        }
+        let name: Self = text.parse()?;
+        if text.starts_with(char::is_alphanumeric) { Ok(name) } else { Err(malformed(text)) }
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+fn malformed(text: &str) -> VersionNameError {
+    VersionNameError::Malformed(text.chars().take(MAX_LENGTH).collect())
 }
 
 impl FromStr for VersionName {
@@ -48,13 +59,10 @@ impl FromStr for VersionName {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bad = |c: char| c.is_whitespace() || c.is_control();
-        if text == RESERVED {
-            Err(VersionNameError::Reserved)
-        } else if text.is_empty() || text.chars().count() > MAX_LENGTH || text.contains(bad) {
-            Err(VersionNameError::Malformed(text.chars().take(MAX_LENGTH).collect()))
-        } else {
-            Ok(Self(text.to_owned()))
+        if text.is_empty() || text.chars().count() > MAX_LENGTH || text.contains(bad) {
+            return Err(malformed(text));
         }
+        Ok(Self(text.to_owned()))
     }
 }
 
@@ -160,7 +168,14 @@ mod tests {
         for good in ["1.4.0", "r7", "before-black-friday", "ü"] {
             assert_eq!(good.parse::<VersionName>().unwrap().as_str(), good);
         }
-        assert_eq!("current".parse::<VersionName>(), Err(VersionNameError::Reserved));
+        for reserved in RESERVED {
+            assert_eq!(VersionName::chosen(reserved), Err(VersionNameError::Reserved(reserved.to_owned())));
+        }
+        for odd in ["--to", "-1", ".hidden", "a b", ""] {
+            assert!(matches!(VersionName::chosen(odd), Err(VersionNameError::Malformed(_))), "{odd}");
+        }
+        assert!("--to".parse::<VersionName>().is_ok(), "one of before stays what it is");
+        assert!(VersionName::chosen("1.4.0+ü").is_ok());
         for bad in ["", "a b", "a\n", &"x".repeat(200)] {
             assert!(bad.parse::<VersionName>().is_err(), "{bad:?}");
         }

@@ -266,7 +266,8 @@ impl Controller {
         *count <= MOST_PUT_OFF
     }
 
-    /// What no release looks after: a gate that is nobody's, and in template mode a plain name that somebody wrote over a version.
+    /// What no release looks after: a gate that is nobody's, a pin to a version that does not exist, and in template mode a plain name that
+    /// somebody wrote over a version.
     fn look_after(&mut self, id: &WorkloadId, running: &mut JoinSet<Done>) -> bool {
         let Some(fact) = self.index.workload(id).filter(|fact| fact.can_change).cloned() else { return false };
         if self.index.has_orphaned_gate(id, &fact) {
@@ -277,9 +278,17 @@ impl Controller {
             });
             return true;
         }
-        let pins = self.index.settled_pins(&id.namespace, &fact);
+        let (pins, unknown) = self.index.settled_pins(&id.namespace, &fact);
         if pins == fact.pins {
             return false;
+        }
+        if !unknown.is_empty() {
+            let (executor, id) = (Arc::clone(&self.executor), id.clone());
+            running.spawn(async move {
+                let written = executor.replace_unknown(&id, &fact, &pins, &unknown).await;
+                Done::Consumer(id, written)
+            });
+            return true;
         }
         if self.put_backs.note(id, Instant::now()) {
             tracing::warn!(
@@ -338,7 +347,7 @@ impl Controller {
                 }
             }
             Done::Restore(id, written) => {
-                if written.as_ref().is_err_and(ExecuteError::is_conflict) {
+                if written.as_ref().is_err_and(ExecuteError::is_not_found) {
                     self.index.give_up_lost(&id);
                 }
                 let work = Work::Restore(id);

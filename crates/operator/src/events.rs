@@ -13,6 +13,8 @@ use lockstep_core::release::Phase;
 
 /// What comes after the object's name in an Event's: a dot and sixteen hexadecimal digits, here as with kube's recorder.
 const SUFFIX_LENGTH: usize = 17;
+/// The API server takes no longer notes.
+const MAX_NOTE_BYTES: usize = 1024;
 
 /// Why an Event is told. Each has its place in docs/operations.md, which says what to do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +31,21 @@ pub enum Reason {
     Unreadable,
     /// An object says that it is a version, and is not.
     ForgedVersion,
+    /// A workload is pinned to a version that does not exist.
+    UnknownVersion,
 }
 
 impl Reason {
     #[cfg(test)]
     fn all() -> impl Iterator<Item = Self> {
-        let others = [Self::ConfigReleased, Self::ConfigRolledBack, Self::Refused, Self::Unreadable, Self::ForgedVersion];
+        let others = [
+            Self::ConfigReleased,
+            Self::ConfigRolledBack,
+            Self::Refused,
+            Self::Unreadable,
+            Self::ForgedVersion,
+            Self::UnknownVersion,
+        ];
         Phase::ALL.into_iter().map(Self::Phase).chain(others)
     }
 
@@ -46,6 +57,7 @@ impl Reason {
             Self::Refused => "Refused",
             Self::Unreadable => "Unreadable",
             Self::ForgedVersion => "ForgedVersion",
+            Self::UnknownVersion => "UnknownVersion",
         }
     }
 
@@ -56,14 +68,15 @@ impl Reason {
             | Self::ConfigRolledBack
             | Self::Refused
             | Self::Unreadable
-            | Self::ForgedVersion => EventType::Warning,
+            | Self::ForgedVersion
+            | Self::UnknownVersion => EventType::Warning,
             Self::Phase(_) | Self::ConfigReleased => EventType::Normal,
         }
     }
 
     fn action(self) -> &'static str {
         match self {
-            Self::ConfigReleased | Self::ConfigRolledBack => "Pin",
+            Self::ConfigReleased | Self::ConfigRolledBack | Self::UnknownVersion => "Pin",
             Self::Phase(_) | Self::Refused | Self::ForgedVersion => "Release",
             Self::Unreadable => "Read",
         }
@@ -86,7 +99,7 @@ impl Events {
             type_: reason.kind(),
             reason: reason.name().to_owned(),
             action: reason.action().to_owned(),
-            note: Some(note),
+            note: Some(shortened(note)),
             secondary: None,
         };
         self.publish_event(&event, about).await
@@ -130,6 +143,12 @@ impl Events {
             ..KubernetesEvent::default()
         }
     }
+}
+
+/// As much of a note as an Event takes.
+fn shortened(mut note: String) -> String {
+    note.truncate(note.floor_char_boundary(MAX_NOTE_BYTES));
+    note
 }
 
 /// The same for the same words about the same object, so that they are said once.
@@ -184,6 +203,13 @@ mod tests {
         let extra: Vec<&&str> =
             explained.iter().filter(|name| !Reason::all().any(|known| known.name() == **name)).collect();
         assert!(extra.is_empty(), "docs/operations.md explains {extra:?}, which are no reasons");
+    }
+
+    #[test]
+    fn a_note_is_no_longer_than_an_event_takes() {
+        assert_eq!(shortened("ü".repeat(600)).len(), MAX_NOTE_BYTES);
+        assert_eq!(shortened(format!("x{}", "ü".repeat(600))).len(), MAX_NOTE_BYTES - 1);
+        assert_eq!(shortened("short".into()), "short");
     }
 
     #[test]

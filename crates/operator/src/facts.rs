@@ -8,7 +8,7 @@ use kube::core::DynamicObject;
 use lockstep_api::{PinTable, Release, ReleasePolicy, ReleasePolicySpec, VersionedConfig};
 use lockstep_core::config::is_object_name;
 use lockstep_core::health::{Rollout, Unit};
-use lockstep_core::keys::{self, KeyDigests, Used, used_keys};
+use lockstep_core::keys::{self, KeyDigests, Used, mounted_keys, used_keys};
 use lockstep_core::release::ConsumerId;
 use lockstep_core::rollout::rollout;
 use lockstep_core::template::{Uses, uses};
@@ -147,6 +147,8 @@ pub struct WorkloadFact {
     pub created: Option<jiff::Timestamp>,
     /// What it uses of each config.
     pub used: BTreeMap<ConfigRef, Used>,
+    /// The keys that its pods cannot start without.
+    pub mounted: BTreeMap<ConfigRef, BTreeSet<String>>,
     pub generation: i64,
     pub rollout: Rollout,
     pub gate: GateFact,
@@ -210,6 +212,7 @@ impl WorkloadFact {
             template: template::digest(template),
             created: object.metadata.creation_timestamp.as_ref().map(|at| at.0),
             used: if is_consumer { used_keys(&template["spec"]) } else { BTreeMap::new() },
+            mounted: if is_consumer { mounted_keys(&template["spec"]) } else { BTreeMap::new() },
             generation: object.metadata.generation.unwrap_or(0),
             rollout: progress(kind, object),
             gate: GateFact::read(kind, object),

@@ -21,6 +21,7 @@ mod queue;
 mod server;
 mod tables;
 mod unreadable;
+mod verdict;
 mod watch;
 
 use std::collections::HashSet;

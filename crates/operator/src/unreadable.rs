@@ -109,6 +109,11 @@ impl<K: Resource> Resource for Guarded<K> {
         K::plural(dynamic)
     }
 
+    /// Secrets are watched without their values.
+    fn metadata_api() -> bool {
+        K::metadata_api()
+    }
+
     fn meta(&self) -> &ObjectMeta {
         self.0.as_ref().map_or_else(|invalid| &invalid.metadata, K::meta)
     }
@@ -162,6 +167,14 @@ mod tests {
         let event: WatchEvent<Guarded<DynamicObject>> = serde_json::from_str(&event).unwrap();
         let WatchEvent::Modified(object) = event else { panic!("it is another event") };
         assert!(object.object().unwrap_err().contains("recursion limit"));
+    }
+
+    #[test]
+    fn secrets_are_still_watched_without_their_values() {
+        use k8s_openapi::api::core::v1::Secret;
+        use kube::core::PartialObjectMeta;
+        assert!(Guarded::<PartialObjectMeta<Secret>>::metadata_api());
+        assert!(!Guarded::<ReleasePolicy>::metadata_api());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod command_line;
 mod diagnostics;
 pub mod documents;
+pub mod joining;
 pub mod manifests;
 pub mod report;
 mod scenario;

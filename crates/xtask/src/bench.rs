@@ -42,7 +42,7 @@ fn operator(home: &Home, parts: &[&String]) -> Result<()> {
     if let Some(unknown) = parts.iter().find(|part| !is_known(part)) {
         bail!("there is no part {unknown}: `make bench PART=list` shows all");
     }
-    let stage = Stage::enter(home, &[], Profile::Published)?;
+    let stage = Stage::enter(home, &[Tool::Helm], Profile::Published)?;
     deploy::install(&stage, Installer::Manifests)?;
     let results = repository().join("target/bench.json");
     let mut bench = stage.command(&program.display().to_string());

@@ -22,6 +22,8 @@ pub const MAX_LENGTH: usize = 10_000;
 const MAX_SIGNS: usize = 400;
 /// How much work an expression may be. One unit is a byte or an item that is touched: about a nanosecond.
 const MAX_WORK: u64 = 200_000_000;
+/// How much work all of a policy's expressions may be together.
+const MAX_WORK_OF_ALL: u64 = 1_000_000_000;
 /// The work of evaluating a part of an expression, whatever it does.
 const STEP_WORK: u64 = 100;
 /// The work of compiling a pattern and giving up on it, and of matching one byte.
@@ -48,10 +50,16 @@ pub fn check_all(rules: &[Rule], new: &Data<'_>, old: Option<&Data<'_>>) -> Resu
     context.add_function("matches", matcher());
     context.add_variable_from_value("data", data);
     context.add_variable_from_value("oldData", old_data);
-    rules.iter().try_for_each(|rule| check_rule(rule, &context, sizes))
+    let mut work_left = MAX_WORK_OF_ALL;
+    rules.iter().try_for_each(|rule| check_rule(rule, &context, sizes, &mut work_left))
 }
 
-fn check_rule(rule: &Rule, context: &Context<'_>, (data, old_data): (Size, Size)) -> Result<(), Invalid> {
+fn check_rule(
+    rule: &Rule,
+    context: &Context<'_>,
+    (data, old_data): (Size, Size),
+    work_left: &mut u64,
+) -> Result<(), Invalid> {
     let unevaluable = |fault| Invalid::Unevaluable { rule: shown(&rule.expression), fault };
     let program = parse(&rule.expression).map_err(unevaluable)?;
     let mut estimate = Estimate::new(data, old_data);
@@ -59,6 +67,12 @@ fn check_rule(rule: &Rule, context: &Context<'_>, (data, old_data): (Size, Size)
     if estimate.work > MAX_WORK {
         return Err(unevaluable("with a config of this size it would take too long".to_owned()));
     }
+    let Some(rest) = work_left.checked_sub(estimate.work) else {
+        return Err(unevaluable(
+            "with a config of this size the policy's rules together would take too long".to_owned(),
+        ));
+    };
+    *work_left = rest;
     match context.resolve(&program) {
         Ok(Value::Bool(true)) => Ok(()),
         Ok(Value::Bool(false)) => Err(Invalid::Unmet {

@@ -5,32 +5,41 @@
 //! does not exist yet. The operator makes it when it sees the config, and then publishes it as current, which ends the entry. If the
 //! config's write is refused after we answered, the operator finds an entry that is not the source's content, and takes it back.
 //!
+//! What the policy's rules refuse must not be joined, so the change is validated here already, as the operator will do it again.
+//!
 //! A config's write is never held up by us: whatever fails here costs the certainty, and nothing else.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use futures::future::try_join;
+use futures::future::try_join3;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use lockstep_api::{GivenName, PinTable, VersionSummary, VersionedConfig};
+use lockstep_api::ConditionType::Followed;
+use lockstep_api::{Choice, GivenName, PinTable, ReleasePolicy, VersionSummary, VersionedConfig};
 use lockstep_core::config::is_object_name;
 use lockstep_core::digest::MAX_CONFIG_NAME_LENGTH;
 use lockstep_core::validation::Validation;
 use lockstep_core::{ConfigKind, ConfigRef, DigestKey, Entry, Table, VersionName, names};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::review::{Operation, Request, set_annotation};
 use crate::content::Content;
+use crate::index::ConfigId;
+use crate::verdict::verdict;
 
 /// How long we try: less than the API server waits for us.
 const LIMIT: Duration = Duration::from_millis(1500);
+/// How many changes are validated at the same time; the others wait.
+const CHECKS: usize = 4;
 
 /// Enters changes into pin tables.
 pub struct Configs {
-    pub client: Client,
-    pub digest_key: DigestKey,
+    client: Client,
+    digest_key: DigestKey,
+    checks: Semaphore,
 }
 
 /// A change of a config's content, on its way.
@@ -41,8 +50,10 @@ struct Change {
     object: String,
     /// What its user calls it.
     version_name: Option<String>,
-    /// Whether its files can be read: if not, the operator compares with the version before.
-    is_readable: bool,
+    /// The ReleasePolicy that it names.
+    policy: Option<String>,
+    /// Whether it opted in itself; otherwise a workload or its namespace may have done so.
+    is_labelled: bool,
 }
 
 /// What is to become of the entry's `next`.
@@ -55,12 +66,16 @@ enum Next {
 }
 
 impl Configs {
+    pub fn new(client: Client, digest_key: DigestKey) -> Self {
+        Self { client, digest_key, checks: Semaphore::new(CHECKS) }
+    }
+
     /// Enters the change, if it is one, and says what to write into the config itself: who changed it.
     pub async fn admit(&self, request: &Request) -> Vec<Operation> {
-        let Some(change) = change(request, &self.digest_key) else { return Vec::new() };
+        let Some((change, content)) = change(request, &self.digest_key) else { return Vec::new() };
         let (namespace, config) = (&request.namespace, &change.config);
         if !request.is_dry_run() && !will_be_refused(request) {
-            let outcome = timeout(LIMIT, self.enter(namespace, &change)).await;
+            let outcome = timeout(LIMIT, self.enter(namespace, &change, content)).await;
             match outcome.context("the API server does not answer").flatten() {
                 Ok(Next::Keep) => {}
                 Ok(Next::Set(_) | Next::Remove) => {
@@ -76,13 +91,16 @@ impl Configs {
     }
 
     /// The table is read from the API server and not from a cache: of two changes right after each other, the second must see the first.
-    async fn enter(&self, namespace: &str, change: &Change) -> Result<Next> {
+    async fn enter(&self, namespace: &str, change: &Change, content: Content) -> Result<Next> {
         let tables: Api<PinTable> = Api::namespaced(self.client.clone(), namespace);
         let managed: Api<VersionedConfig> = Api::namespaced(self.client.clone(), namespace);
+        let policies: Api<ReleasePolicy> = Api::namespaced(self.client.clone(), namespace);
         let name = change.config.versioned_config_name();
-        let (table, managed) = try_join(tables.get_opt(names::PIN_TABLE), managed.get_opt(&name))
-            .await
-            .with_context(|| format!("cannot read the pin table and VersionedConfig {name} in {namespace}"))?;
+        let policy = change.policy.as_deref().unwrap_or(names::DEFAULT_POLICY);
+        let found = try_join3(tables.get_opt(names::PIN_TABLE), managed.get_opt(&name), policies.get_opt(policy));
+        let (table, managed, policy) = found.await.with_context(|| {
+            format!("cannot read the pin table, VersionedConfig {name} and ReleasePolicy {policy} in {namespace}")
+        })?;
         let entry = table.and_then(|table| Table::from(&table.spec).get(&change.config).cloned());
         let next = next(change, entry.as_ref(), managed.as_ref());
         let value = match &next {
@@ -90,6 +108,11 @@ impl Configs {
             Next::Set(object) => json!(object),
             Next::Remove => Value::Null,
         };
+        let lacks_policy = policy.is_none() && change.policy.is_some();
+        let current = entry.and_then(|entry| entry.current).unwrap_or_default();
+        if lacks_policy || !self.is_valid(namespace, change, content, policy.as_ref(), &current).await? {
+            return Ok(Next::Keep);
+        }
         let patch = Patch::Merge(json!({"spec": {"next": {change.config.to_string(): value}}}));
         let params = PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         tables
@@ -98,15 +121,40 @@ impl Configs {
             .with_context(|| format!("cannot write the pin table of {namespace}"))?;
         Ok(next)
     }
+
+    /// Whether the policy lets it follow what is current.
+    async fn is_valid(
+        &self,
+        namespace: &str,
+        change: &Change,
+        content: Content,
+        policy: Option<&ReleasePolicy>,
+        current: &str,
+    ) -> Result<bool> {
+        let rules = policy.and_then(|policy| policy.spec.validation.as_ref()).map(Validation::from).unwrap_or_default();
+        let _permit = self.checks.acquire().await?;
+        let id = ConfigId { namespace: namespace.to_owned(), config: change.config.clone() };
+        let (_, fault) = verdict(&self.client, &id, rules, content, current)
+            .await
+            .with_context(|| format!("cannot read version {current} in {namespace}"))?;
+        Ok(fault.is_none())
+    }
 }
 
 /// What a write changes; none if the content stays, or is nobody's to version.
-fn change(request: &Request, key: &DigestKey) -> Option<Change> {
+fn change(request: &Request, key: &DigestKey) -> Option<(Change, Content)> {
     let kind = kind_of(request)?;
     let (object, old) = (&request.object, &request.old_object);
     // Empty if the API server is still to make it up: then nobody can refer to it yet.
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    if !is_versioned_source(object) || name.len() > MAX_CONFIG_NAME_LENGTH || !is_object_name(name) {
+    let is_labelled = object["metadata"]["labels"][names::VERSIONED] == names::ON;
+    // The chart's policies run before us, and stamp what is in the table.
+    let is_stamped = annotation(object, names::CHANGED_BY) == Some(&request.user_info.username);
+    if !(is_labelled || is_stamped)
+        || !is_source(object)
+        || name.len() > MAX_CONFIG_NAME_LENGTH
+        || !is_object_name(name)
+    {
         return None;
     }
     let content = Content::parse(kind, object)?;
@@ -114,12 +162,14 @@ fn change(request: &Request, key: &DigestKey) -> Option<Change> {
     if before.as_ref() == Some(&digest) {
         return None;
     }
-    Some(Change {
+    let change = Change {
         config: ConfigRef::new(kind, name),
         object: digest.version_object_name(name),
         version_name: annotation(object, names::VERSION).map(str::to_owned),
-        is_readable: !Validation::default().needs_old(&content.data()),
-    })
+        policy: annotation(object, names::POLICY).map(str::to_owned),
+        is_labelled,
+    };
+    Some((change, content))
 }
 
 fn kind_of(request: &Request) -> Option<ConfigKind> {
@@ -130,10 +180,10 @@ fn kind_of(request: &Request) -> Option<ConfigKind> {
     }
 }
 
-fn is_versioned_source(object: &Value) -> bool {
+fn is_source(object: &Value) -> bool {
     let label = |name: &str| object["metadata"]["labels"][name].as_str();
     let is_ignored = [label(names::IGNORE), annotation(object, names::IGNORE)].contains(&Some(names::ON));
-    label(names::VERSIONED) == Some(names::ON) && label(names::VERSION_OF).is_none() && !is_ignored
+    label(names::VERSION_OF).is_none() && !is_ignored
 }
 
 fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
@@ -156,7 +206,7 @@ fn next(change: &Change, entry: Option<&Entry>, managed: Option<&VersionedConfig
     let status = managed.and_then(|managed| managed.status.as_ref());
     let versions = status.map_or(&[][..], |status| status.versions.as_slice());
     let names = status.map_or(&[][..], |status| status.names.as_slice());
-    if !change.is_readable || managed.is_some_and(|managed| may_not_be_joined(change, managed)) {
+    if managed.is_some_and(|managed| may_not_be_joined(change, managed)) || !is_followed(change, managed) {
         return Next::Keep;
     }
     match entry {
@@ -177,8 +227,22 @@ fn next(change: &Change, entry: Option<&Entry>, managed: Option<&VersionedConfig
 fn may_not_be_joined(change: &Change, managed: &VersionedConfig) -> bool {
     let is_held = |held: &lockstep_api::Held| held.object == change.object;
     let status = managed.status.as_ref();
-    let is_checked = status.is_some_and(|status| status.checked_first || status.held.as_ref().is_some_and(is_held));
-    is_checked || managed.spec.current.is_some()
+    let waits = status.is_some_and(|status| status.waits_for_release || status.held.as_ref().is_some_and(is_held));
+    let versions = status.map_or(&[][..], |status| status.versions.as_slice());
+    waits || managed.spec.current.as_ref().is_some_and(|choice| is_chosen_instead(choice, change, versions))
+}
+
+/// Whether somebody chose another version to run in place of this content.
+fn is_chosen_instead(choice: &Choice, change: &Change, versions: &[VersionSummary]) -> bool {
+    let Some(instead_of) = &choice.instead_of else { return true };
+    let known = versions.iter().find(|version| version.object == change.object);
+    *instead_of == change.object || known.is_some_and(|known| known.version == *instead_of)
+}
+
+/// One that others opted in may be in the table and not followed any more.
+fn is_followed(change: &Change, managed: Option<&VersionedConfig>) -> bool {
+    let followed = managed.and_then(|managed| managed.status.as_ref()?.condition(Followed));
+    change.is_labelled || followed.is_some_and(|followed| followed.status == "True")
 }
 
 /// The operator makes no version with a name that cannot be, or that has other content already.
@@ -188,7 +252,7 @@ fn is_misnamed(change: &Change, versions: &[VersionSummary], names: &[GivenName]
     let is_known = versions.iter().any(|version| version.object == change.object);
     let was_given = names.iter().any(|given| given.version == *name && given.object != change.object);
     let is_taken = was_given || versions.iter().any(|version| version.version == *name);
-    !is_known && (is_taken || name.parse::<VersionName>().is_err())
+    !is_known && (is_taken || VersionName::chosen(name).is_err())
 }
 
 #[cfg(test)]
@@ -220,7 +284,7 @@ mod tests {
     }
 
     fn found(text: &str, edit: impl FnOnce(&mut Value)) -> Option<Change> {
-        change(&request(text, edit), &key())
+        change(&request(text, edit), &key()).map(|(change, _)| change)
     }
 
     fn green() -> Change {
@@ -234,7 +298,7 @@ mod tests {
 
     fn version(name: &str, object: &str) -> VersionSummary {
         let (version, object) = (name.to_owned(), object.to_owned());
-        VersionSummary { version, number: 1, object, changed_by: None, reason: None, created_at: None }
+        VersionSummary { version, number: 1, object, uid: None, changed_by: None, reason: None, created_at: None }
     }
 
     #[test]
@@ -323,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_or_checked_first_is_not_entered() {
+    fn what_is_held_or_waits_for_its_release_is_not_entered() {
         let entry = entry("app-1", None);
         let with = |edit: &dyn Fn(&mut VersionedConfig)| {
             let mut managed = with_versions(&[]);
@@ -334,11 +398,40 @@ mod tests {
         let (object, empty) = (green().object, String::new);
         let held = lockstep_api::Held { object, version: empty(), release: empty(), reason: empty() };
         assert_eq!(with(&|managed| managed.status.as_mut().unwrap().held = Some(held.clone())), Next::Keep);
-        assert_eq!(with(&|managed| managed.status.as_mut().unwrap().checked_first = true), Next::Keep);
-        let choice = lockstep_api::Choice { version: "1.0.0".into(), instead_of: None };
-        assert_eq!(with(&|managed| managed.spec.current = Some(choice.clone())), Next::Keep);
-        let unreadable = Change { is_readable: false, ..green() };
-        assert_eq!(next(&unreadable, Some(&entry), None), Next::Keep);
+        assert_eq!(with(&|managed| managed.status.as_mut().unwrap().waits_for_release = true), Next::Keep);
+        let chosen = |instead_of: Option<&str>| {
+            let choice = Choice { version: "1.0.0".into(), instead_of: instead_of.map(str::to_owned) };
+            with(&|managed| managed.spec.current = Some(choice.clone()))
+        };
+        assert_eq!(chosen(None), Next::Keep);
+        assert_eq!(chosen(Some(&green().object)), Next::Keep, "somebody went back from this very content");
+        assert_eq!(chosen(Some("r2")), Next::Set(green().object), "somebody went back from another one");
+    }
+
+    #[test]
+    fn what_others_opted_in_is_entered_while_it_is_followed() {
+        let entry = entry("app-1", None);
+        let stamped = |edit: &dyn Fn(&mut Value)| {
+            found(CONFIG_MAP_UPDATE, |request| {
+                request["object"]["metadata"]["labels"].take();
+                request["object"]["metadata"]["annotations"] = json!({names::CHANGED_BY: "admin"});
+                edit(request);
+            })
+        };
+        let change = stamped(&|_| {}).unwrap();
+        assert_eq!(stamped(&|request| request["userInfo"]["username"] = json!("eve")), None, "an old stamp");
+        let followed = |status: &str| {
+            let mut managed = with_versions(&[]);
+            managed.status.as_mut().unwrap().conditions = serde_json::from_value(json!([{
+                "type": "Followed", "status": status, "reason": "", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }]))
+            .unwrap();
+            next(&change, Some(&entry), Some(&managed))
+        };
+        assert_eq!(followed("True"), Next::Set(change.object.clone()));
+        assert_eq!(followed("False"), Next::Keep);
+        assert_eq!(next(&change, Some(&entry), None), Next::Keep, "nobody knows");
     }
 
     const TABLE: &str = "/apis/lockstep.dev/v1alpha1/namespaces/shop/pintables/lockstep";
@@ -347,7 +440,7 @@ mod tests {
         let fake = Fake::default();
         let (api_version, metadata) = ("lockstep.dev/v1alpha1", json!({"name": "lockstep", "namespace": "shop"}));
         fake.put(TABLE, json!({"apiVersion": api_version, "kind": "PinTable", "metadata": metadata, "spec": spec}));
-        let configs = Configs { client: fake.client(), digest_key: key() };
+        let configs = Configs::new(fake.client(), key());
         (fake, configs)
     }
 
@@ -368,6 +461,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_change_that_the_policy_refuses_is_not_entered() {
+        let (fake, configs) = with_table(&json!({"current": {"configmap/app": "app-1"}}));
+        let refusing = |color: &str| {
+            let rules = json!([{"expression": format!("data['color'] != '{color}'")}]);
+            let (api_version, metadata) = ("lockstep.dev/v1alpha1", json!({"name": "default", "namespace": "shop"}));
+            let spec = json!({"validation": {"rules": rules}});
+            json!({"apiVersion": api_version, "kind": "ReleasePolicy", "metadata": metadata, "spec": spec})
+        };
+        let policy = "/apis/lockstep.dev/v1alpha1/namespaces/shop/releasepolicies/default";
+        fake.put(policy, refusing("green"));
+        configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await;
+        assert!(fake.writes().is_empty(), "it is refused");
+        let unknown = |request: &mut Value| {
+            request["object"]["metadata"]["annotations"] = json!({names::POLICY: "strict"});
+        };
+        configs.admit(&request(CONFIG_MAP_UPDATE, unknown)).await;
+        assert!(fake.writes().is_empty(), "there is no such policy");
+        fake.put(policy, refusing("red"));
+        configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await;
+        assert_eq!(fake.get(TABLE).unwrap()["spec"]["next"], json!({"configmap/app": green().object}));
+    }
+
+    #[tokio::test]
     async fn a_dry_run_and_a_write_that_will_be_refused_leave_no_trace() {
         let (fake, configs) = with_table(&json!({"current": {"configmap/app": "app-1"}}));
         let dry = request(CONFIG_MAP_UPDATE, |request| request["dryRun"] = json!(true));
@@ -380,7 +496,7 @@ mod tests {
     #[tokio::test]
     async fn a_namespace_without_a_table_gets_none() {
         let fake = Fake::default();
-        let configs = Configs { client: fake.client(), digest_key: key() };
+        let configs = Configs::new(fake.client(), key());
         assert_eq!(configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await, stamped("admin"));
         assert!(fake.writes().is_empty());
     }

@@ -150,5 +150,5 @@ async fn configs(options: &Options, client: &Client, own_namespace: &str) -> Res
     }
     let digest_key = digest_key::ensure(client.clone(), own_namespace).await?;
     tracing::info!("changes of configs are entered into the pin tables before their write returns");
-    Ok(Some(Configs { client: client.clone(), digest_key }))
+    Ok(Some(Configs::new(client.clone(), digest_key)))
 }

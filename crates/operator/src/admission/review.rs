@@ -4,9 +4,7 @@
 //! the chart's policies.
 
 use k8s_openapi::ByteString;
-use lockstep_core::admission::{
-    PINNING_CONTROLLERS, Replacement, Template, TemplateWrite, pins_after, resolve_added, resolve_pod,
-};
+use lockstep_core::admission::{Replacement, Template, TemplateWrite, pins_after, resolve_added, resolve_pod};
 use lockstep_core::{Table, names};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -113,15 +111,25 @@ impl Rules {
         }
         let kind = self.kinds.iter().find(|kind| request.is_of(kind));
         match (kind, table) {
-            (Some(kind), Some(table)) if !self.is_exempt(request, kind) => workload_changes(request, kind, table),
+            (Some(kind), Some(table)) if !self.is_exempt(request) => workload_changes(request, kind, table),
             _ => Vec::new(),
         }
     }
 
-    /// What a Deployment, a CronJob or a Rollout makes has its pins already, or is older than the adoption.
-    fn is_exempt(&self, request: &Request, kind: &WorkloadKind) -> bool {
-        let can_be_made = PINNING_CONTROLLERS.contains(&kind.resource.kind.as_str());
-        request.user_info.username == self.operator || (can_be_made && has_controller(&request.object))
+    fn is_exempt(&self, request: &Request) -> bool {
+        request.user_info.username == self.operator || self.is_made(&request.object)
+    }
+
+    /// Whether it is made from the template of an object that is pinned itself: it has its pins already, or is older than the adoption.
+    /// What somebody else's controller makes, such as a `JobSet` or a `ScaledJob`, is a workload like any other.
+    fn is_made(&self, object: &Value) -> bool {
+        let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        let mut makers = owners.filter(|owner| owner["controller"] == true);
+        let is_ours = |maker: &Value, kind: &WorkloadKind| {
+            let (group, _) = maker["apiVersion"].as_str().unwrap_or_default().split_once('/').unwrap_or_default();
+            kind.part != Part::Record && kind.resource.group == group && maker["kind"] == kind.resource.kind
+        };
+        makers.any(|maker| self.kinds.iter().any(|kind| is_ours(maker, kind)))
     }
 }
 
@@ -141,10 +149,6 @@ impl Request {
             && asked.version == known.version
             && asked.plural == known.plural
     }
-}
-
-fn has_controller(object: &Value) -> bool {
-    object["metadata"]["ownerReferences"].as_array().into_iter().flatten().any(|owner| owner["controller"] == true)
 }
 
 fn replace(names: Vec<Replacement>) -> Vec<Operation> {
@@ -346,6 +350,14 @@ mod tests {
         let mut by_hand = review.clone();
         by_hand["request"]["object"]["metadata"]["ownerReferences"].take();
         assert_eq!(pins(&admitted(&by_hand, Some(&table())), "/spec/template"), "configmap/app=app-2,secret/db=db-2");
+    }
+
+    #[test]
+    fn what_somebody_elses_controller_makes_is_pinned_to_what_is_current() {
+        let mut review = fixtures::json(REPLICA_SET_CREATE);
+        review["request"]["object"]["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledJob", "controller": true}]);
+        assert_eq!(pins(&admitted(&review, Some(&table())), "/spec/template"), "configmap/app=app-2,secret/db=db-2");
     }
 
     #[test]

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use kube::Api;
 use kube::api::DeleteParams;
-use lockstep_api::{Held, Move as ApiMove, Source as ApiSource, VersionedConfig, VersionedConfigSpec};
+use lockstep_api::{Held, Move as ApiMove, Source as ApiSource, VersionSummary, VersionedConfig, VersionedConfigSpec};
 use lockstep_core::plan::{Action, Choice, Managed, Observed, Refusal, Source, plan};
 use lockstep_core::release::{Phase, Progress};
-use lockstep_core::validation::validate;
 use lockstep_core::{Entry, Given, Version, names};
 use serde_json::json;
 
@@ -19,6 +18,7 @@ use super::{
 use crate::content::Content;
 use crate::facts::{ConfigFact, Key, ManagedFact, ReleaseFact, ResourceVersion, SourceFact, VersionFact};
 use crate::index::{ConfigId, ConfigView, Fact, Watched};
+use crate::verdict::verdict;
 
 /// What came of writing a version and its place in the table.
 enum Writing {
@@ -34,7 +34,8 @@ impl Executor {
         let mut outcome = ConfigOutcome::default();
         let mut content = None;
         let digest = match (&view.source, &view.digest) {
-            (Some(_), known) if known.is_none() || is_retried(&view) => {
+            // It is validated anew, too: rules may be others by now.
+            (Some(_), known) if known.is_none() || is_retried(&view) || was_refused(view.managed.as_ref()) => {
                 content = self.read(&view.id).await?;
                 content.as_ref().map(|content| content.digest(&self.digest_key))
             }
@@ -73,7 +74,7 @@ impl Executor {
 
     /// What is not in our account was made by somebody else, or by us a moment before we died: only its content tells.
     async fn check_unaccounted(&self, view: &mut ConfigView, outcome: &mut ConfigOutcome) -> Result<(), ExecuteError> {
-        let unaccounted = view.versions.iter().filter(|fact| !is_accounted(view.managed.as_ref(), &fact.version));
+        let unaccounted = view.versions.iter().filter(|fact| !is_accounted(view.managed.as_ref(), fact));
         let unaccounted: Vec<VersionFact> =
             unaccounted.filter(|fact| view.unchecked.contains(&fact.version.object)).cloned().collect();
         for fact in unaccounted {
@@ -103,7 +104,7 @@ impl Executor {
             let digest = digest.map(|digest| digest.full().to_owned());
             outcome.checked.push(Checked { uid: fact.uid.clone(), digest });
             if !is_genuine {
-                self.tell_forged(view, fact).await?;
+                self.tell_forged(view, fact).await;
             }
         }
         Ok(())
@@ -113,23 +114,11 @@ impl Executor {
         Content::read(&self.client, id).await.doing(|| format!("read {} in {}", id.config, id.namespace))
     }
 
-    /// Why the content may not be released, if it may not. Rules can take a while, so they do not run on the threads that serve others.
+    /// Why the content may not be released, if it may not.
     async fn validate(&self, view: &ConfigView, new: Content) -> Result<(Content, Option<String>), ExecuteError> {
         let Some(released) = view.managed.as_ref().and_then(ManagedFact::released) else { return Ok((new, None)) };
-        let old = if view.validation.needs_old(&new.data()) {
-            self.read(&version_id(&view.id, released)).await?
-        } else {
-            None
-        };
-        let rules = view.validation.clone();
-        let judge = move || {
-            let verdict = validate(&rules, &new.data(), old.as_ref().map(Content::data).as_ref());
-            (new, verdict.err().map(|invalid| invalid.to_string()))
-        };
-        match tokio::task::spawn_blocking(judge).await {
-            Ok(judged) => Ok(judged),
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
-        }
+        let judged = verdict(&self.client, &view.id, view.validation.clone(), new, released).await;
+        judged.doing(|| format!("read version {released} of {} in {}", view.id.config, view.id.namespace))
     }
 
     async fn perform(
@@ -164,8 +153,8 @@ impl Executor {
                 return Ok(());
             }
             Writing::Refused(refusal) => {
-                // It is read and validated anew when it is tried again.
-                (outcome.release, outcome.digest, outcome.is_refused) = (None, None, true);
+                outcome.release = outcome.release.take().filter(|to| exists(view, to));
+                outcome.is_refused = true;
                 report = Report { refusal: Some(refusal.to_string()), ..Report::default() };
             }
         }
@@ -217,11 +206,13 @@ impl Executor {
         };
         let first = entry.as_ref().filter(|entry| is_announced_first(entry, &version.object, managed));
         self.publish_into(view, first, outcome).await?;
-        let created = self.create_version(&view.id, &version, &content, managed, outcome).await?;
-        if let Some(refusal) = created {
+        let created = self.create_version(&view.id, &version, &content, managed, outcome).await;
+        if !matches!(created, Ok(None)) {
             let standing = first.unwrap_or(&view.entry);
-            let without = standing.without(&version.object);
-            self.publish_into(view, Some(&without).filter(|without| *without != standing), outcome).await?;
+            let rest = without(entry.as_ref().unwrap_or(standing), standing, &version.object);
+            self.publish_into(view, Some(&rest).filter(|rest| *rest != standing), outcome).await?;
+        }
+        if let Some(refusal) = created? {
             return Ok(Writing::Refused(refusal));
         }
         self.publish_into(view, entry.as_ref().filter(|_| first.is_none()), outcome).await?;
@@ -349,6 +340,22 @@ fn is_outdated(content: Option<&Content>, source: Option<&SourceFact>) -> bool {
     read.zip(source).is_some_and(|(read, source)| read != source.resource_version)
 }
 
+/// What can be published without a version that is not to be had: where pods would get it at once, all stays as it stands.
+fn without(wanted: &Entry, standing: &Entry, object: &str) -> Entry {
+    let entry = if wanted.hands_out(object) { standing } else { wanted };
+    entry.without(object)
+}
+
+fn exists(view: &ConfigView, object: &str) -> bool {
+    view.versions.iter().any(|fact| fact.version.object == object)
+}
+
+/// Whether the last try ended with a refusal.
+fn was_refused(managed: Option<&ManagedFact>) -> bool {
+    let status = managed.and_then(|managed| managed.object.status.as_ref());
+    status.into_iter().flat_map(|status| &status.conditions).any(|told| told.reason == REFUSED)
+}
+
 fn is_announced_first(entry: &Entry, object: &str, managed: &ManagedFact) -> bool {
     let conditions = managed.object.status.iter().flat_map(|status| &status.conditions);
     let was_refused = conditions.clone().any(|told| told.reason == REFUSED && told.message.contains(object));
@@ -356,11 +363,20 @@ fn is_announced_first(entry: &Entry, object: &str, managed: &ManagedFact) -> boo
 }
 
 /// Whether our account knows this version as it says that it is.
-fn is_accounted(managed: Option<&ManagedFact>, version: &Version) -> bool {
+fn is_accounted(managed: Option<&ManagedFact>, fact: &VersionFact) -> bool {
+    let Version { name, number, object, .. } = &fact.version;
+    let says = Given { name: name.to_string(), number: *number, object: object.clone() };
+    account(managed).any(|told| Given::from(told) == says && told.uid.as_ref().is_none_or(|uid| *uid == fact.uid))
+}
+
+/// Whether it is the very object that we have looked at before: it is immutable. That holds with another digest key, too.
+fn is_known_object(managed: Option<&ManagedFact>, fact: &VersionFact) -> bool {
+    is_accounted(managed, fact) && account(managed).any(|told| told.uid.as_ref() == Some(&fact.uid))
+}
+
+fn account(managed: Option<&ManagedFact>) -> impl Iterator<Item = &VersionSummary> {
     let status = managed.and_then(|managed| managed.object.status.as_ref());
-    let told = status.into_iter().flat_map(|status| &status.versions).map(Given::from);
-    let says = Given { name: version.name.to_string(), number: version.number, object: version.object.clone() };
-    told.into_iter().any(|told| told == says)
+    status.into_iter().flat_map(|status| &status.versions)
 }
 
 /// The version that consumers are to be moved to, if nobody has looked at its content.
@@ -370,7 +386,8 @@ fn unchecked_target(view: &ConfigView, actions: &[Action]) -> Option<VersionFact
         _ => None,
     });
     let target = target.filter(|target| view.unchecked.contains(*target))?;
-    view.versions.iter().find(|fact| fact.version.object == *target).cloned()
+    let found = view.versions.iter().find(|fact| fact.version.object == *target);
+    found.filter(|fact| !is_known_object(view.managed.as_ref(), fact)).cloned()
 }
 
 /// A version's object, as something to read.
@@ -494,19 +511,37 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_to_be_had_keeps_nothing_else_from_being_published() {
+        let named = |name: &str| Some(name.to_owned());
+        let standing = Entry { baseline: named("a"), current: named("a"), ..Entry::default() };
+        let goes_back = Entry { current: named("b"), next: named(OBJECT), ..standing.clone() };
+        assert_eq!(without(&goes_back, &standing, OBJECT), Entry { next: None, ..goes_back });
+        let adopted = Entry { baseline: named(OBJECT), current: named(OBJECT), ..Entry::default() };
+        assert_eq!(without(&adopted, &Entry::default(), OBJECT), Entry::default());
+    }
+
+    #[test]
     fn our_account_knows_a_version_only_as_it_was_made() {
-        let version = |number: u64| Version {
-            object: OBJECT.into(),
-            name: "r2".parse().unwrap(),
-            number,
-            digest: String::new(),
-            changed_by: None,
-            reason: None,
+        let version = |number: u64, uid: &str| {
+            let meta = json!({"name": OBJECT, "uid": uid, "labels": {names::VERSION_OF: "configmap"}, "annotations": {
+                names::SOURCE: "app", names::VERSION: "r2", names::NUMBER: number.to_string(), names::DIGEST: "a".repeat(64),
+            }});
+            match ConfigFact::read(ConfigKind::ConfigMap, &serde_json::from_value(meta).unwrap()) {
+                Some(ConfigFact::Version(fact)) => fact,
+                _ => unreachable!(),
+            }
         };
+        let managed =
+            managed_with(json!({"versions": [{"version": "r2", "number": 2, "object": OBJECT, "uid": "one"}]}));
+        assert!(
+            is_accounted(Some(&managed), &version(2, "one")) && is_known_object(Some(&managed), &version(2, "one"))
+        );
+        assert!(!is_accounted(Some(&managed), &version(2, "two")), "another object of this name");
+        assert!(!is_accounted(Some(&managed), &version(90, "one")));
+        assert!(!is_accounted(None, &version(2, "one")));
         let managed = managed_with(json!({"versions": [{"version": "r2", "number": 2, "object": OBJECT}]}));
-        assert!(is_accounted(Some(&managed), &version(2)));
-        assert!(!is_accounted(Some(&managed), &version(90)));
-        assert!(!is_accounted(None, &version(2)));
+        assert!(is_accounted(Some(&managed), &version(2, "one")));
+        assert!(!is_known_object(Some(&managed), &version(2, "one")), "an account of before");
     }
 
     #[test]

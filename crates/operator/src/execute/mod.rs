@@ -5,6 +5,7 @@ mod config;
 mod release;
 mod retention;
 mod status;
+mod unknown;
 mod unreadable;
 
 use std::time::Duration;
@@ -67,9 +68,9 @@ impl ExecuteError {
         matches!(&self.cause, kube::Error::Api(status) if status.is_not_found())
     }
 
-    /// The API server will not have it, whoever asks again at once: a quota, a policy, a right that is missing.
+    /// The API server will not have it, whoever asks again at once: a quota, a policy, a webhook, a right that is missing.
     fn is_refusal(&self) -> bool {
-        matches!(&self.cause, kube::Error::Api(status) if [400, 403, 413, 422].contains(&status.code))
+        matches!(&self.cause, kube::Error::Api(status) if ![404, 409, 429, 503, 504].contains(&status.code))
     }
 
     /// Somebody else wrote first: look again rather than report.

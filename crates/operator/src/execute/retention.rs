@@ -9,7 +9,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use lockstep_api::Release;
 use lockstep_core::ConfigKind;
 use lockstep_core::references::references;
-use lockstep_core::retention::{Change, DEFAULT_RETAIN, retain};
+use lockstep_core::retention::{Change, retain};
 use serde_json::json;
 
 use super::{Doing, ExecuteError, Executor, Written, our_reference, patch_params};
@@ -23,8 +23,7 @@ impl Executor {
     /// Brings the owners of a config's versions up to date and lets go of what nobody needs.
     pub async fn retention(&self, id: &ConfigId, view: RetentionView) -> Result<Vec<Written>, ExecuteError> {
         let Some(managed) = &view.managed else { return Ok(Vec::new()) };
-        let count = view.retain.unwrap_or(DEFAULT_RETAIN);
-        let changes = retain(&view.holdings, &view.protected, count, managed.uid());
+        let changes = retain(&view.holdings, &view.protected, view.retain, managed.uid());
         let lets_go = |change: &Change| !matches!(change, Change::SetOwners { keep_ours: true, .. });
         let pods = if changes.iter().any(lets_go) { self.pods_by_version(id).await? } else { BTreeMap::new() };
         let mut written = Vec::new();

@@ -4,7 +4,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Api;
 use kube::api::Patch;
-use lockstep_api::{ConditionType, Consumer, GivenName, Held, VersionSummary, VersionedConfig, VersionedConfigStatus};
+use lockstep_api::ConditionType::{self, Followed, Ready};
+use lockstep_api::{Consumer, GivenName, Held, VersionSummary, VersionedConfig, VersionedConfigStatus};
 use lockstep_core::version::remember;
 use lockstep_core::{Given, Pin};
 use serde_json::{Value, json};
@@ -16,6 +17,8 @@ use crate::index::{ConfigId, ConfigView, Fact, WorkloadKey};
 
 /// The condition's reason where a change cannot become a version.
 pub(super) const REFUSED: &str = "Refused";
+/// The condition's reason where a consumer is pinned to a version that does not exist.
+const UNKNOWN_VERSION: &str = "UnknownVersion";
 /// How many consumers a status lists.
 const LISTED_CONSUMERS: usize = 100;
 
@@ -42,13 +45,13 @@ impl Executor {
         report: Report,
         outcome: &mut ConfigOutcome,
     ) -> Result<(), ExecuteError> {
-        if view.source.is_none() {
+        if view.source.is_none() && managed.is_none() {
             return Ok(());
         }
         if view.id.config.versioned_config_name().len() > lockstep_core::config::MAX_NAME_LENGTH {
             // No VersionedConfig can be named after it: the Event has to do.
             return match &report.refusal {
-                Some(refusal) => self.warn(view, refusal).await,
+                Some(refusal) => self.warn(view, Reason::Refused, refusal).await,
                 None => Ok(()),
             };
         }
@@ -64,11 +67,16 @@ impl Executor {
         if is_counted || status == old {
             return Ok(());
         }
-        let is_news = |refusal: &&String| old.conditions.first().is_none_or(|old| old.message != **refusal);
-        let refusal = report.refusal.as_ref().filter(is_news);
+        let is_news = |told: &&Condition| old.condition(Ready).is_none_or(|old| old.message != told.message);
+        let news = status.condition(Ready).filter(is_news);
+        let warning = news.and_then(|news| {
+            let reasons = [(REFUSED, Reason::Refused), (UNKNOWN_VERSION, Reason::UnknownVersion)];
+            let (_, reason) = reasons.into_iter().find(|(name, _)| *name == news.reason)?;
+            Some((reason, news.message.clone()))
+        });
         self.write_status(&view.id, &managed, &status, outcome).await?;
-        match refusal {
-            Some(refusal) => self.warn(view, refusal).await,
+        match warning {
+            Some((reason, told)) => self.warn(view, reason, &told).await,
             None => Ok(()),
         }
     }
@@ -97,8 +105,9 @@ impl Executor {
         let moving = view.moving_to.as_deref().or(outcome.release.as_deref());
         let releasing =
             moving.map(|object| named(object).map_or_else(|| object.to_owned(), |found| found.version.clone()));
-        let condition =
-            condition(managed, current.as_ref(), releasing.as_deref(), held.as_ref(), report.refusal.as_deref());
+        let unknown = self.unknown_pin(view, &versions);
+        let ready = ready(current.as_ref(), releasing.as_deref(), held.as_ref(), report.refusal.as_deref(), unknown);
+        let conditions = vec![condition(managed, Ready, ready), condition(managed, Followed, followed(view))];
         let last_number = versions.iter().map(|version| version.number).max().unwrap_or(0).max(old.last_number);
         let read_at = outcome.digest.as_ref().map(|(at, _)| *at);
         VersionedConfigStatus {
@@ -106,14 +115,29 @@ impl Executor {
             current,
             releasing,
             held,
-            checked_first: !view.can_join || !view.validation.schemas.is_empty() || !view.validation.rules.is_empty(),
+            waits_for_release: !view.can_join,
             names: names(old, &versions),
             versions,
             last_number: report.last_number.map_or(last_number, |number| i64::try_from(number).unwrap_or(i64::MAX)),
             consumer_count: i64::try_from(view.consumers.len()).unwrap_or(i64::MAX),
             consumers: self.listed_consumers(view),
-            conditions: vec![condition],
+            conditions,
         }
+    }
+
+    /// What is wrong with a consumer whose version does not exist: its pods run for as long as nobody restarts them.
+    fn unknown_pin(&self, view: &ConfigView, versions: &[VersionSummary]) -> Option<String> {
+        let is_known =
+            |object: &str| view.entry.names(object) || versions.iter().any(|version| version.object == object);
+        view.consumers.iter().find_map(|(key, pin)| {
+            let Some(Pin::Version(object)) = pin.as_ref().filter(|pin| !is_known(&pin.to_string())) else { return None };
+            let kind = self.kinds.get(key.kind).map_or("", |kind| kind.resource.kind.as_str());
+            Some(format!(
+                "{kind} {} is pinned to {object}, which does not exist: its pods cannot be started again. Remove its annotation {} to pin it to what is current",
+                key.name,
+                lockstep_core::names::PINS
+            ))
+        })
     }
 
     fn listed_consumers(&self, view: &ConfigView) -> Vec<Consumer> {
@@ -145,7 +169,7 @@ impl Executor {
                 body[field] = Value::Null;
             }
         }
-        body["checkedFirst"] = json!(status.checked_first);
+        body["waitsForRelease"] = json!(status.waits_for_release);
         for field in ["versions", "names", "consumers"] {
             if body.get(field).is_none() {
                 body[field] = json!([]);
@@ -161,24 +185,26 @@ impl Executor {
     }
 
     /// Tells that an object is passed over that says that it is a version of this config.
-    pub(super) async fn tell_forged(&self, view: &ConfigView, fact: &VersionFact) -> Result<(), ExecuteError> {
+    pub(super) async fn tell_forged(&self, view: &ConfigView, fact: &VersionFact) {
         let (id, object) = (&view.id, &fact.version.object);
         let note = format!(
             "the object {object} says that it is version {} of {}, and is not: it has other content, or is not immutable. It is passed over: delete it",
             fact.version.name, id.config
         );
         tracing::warn!(namespace = id.namespace, config = %id.config, object, "a forged version is passed over");
-        let Some(source) = &view.source else { return Ok(()) };
-        let published = self.events.publish(Reason::ForgedVersion, note, &config_reference(id, &source.uid)).await;
-        published.doing(|| format!("write an Event about {} in {}", id.config, id.namespace))
+        let Some(source) = &view.source else { return };
+        // Nothing waits for the Event: whoever forges versions could otherwise stop the config.
+        if let Err(error) = self.events.publish(Reason::ForgedVersion, note, &config_reference(id, &source.uid)).await {
+            tracing::warn!(namespace = id.namespace, config = %id.config, %error, "the Event about a forged version was not written");
+        }
     }
 
-    async fn warn(&self, view: &ConfigView, reason: &str) -> Result<(), ExecuteError> {
+    async fn warn(&self, view: &ConfigView, reason: Reason, told: &str) -> Result<(), ExecuteError> {
         let Some(source) = &view.source else { return Ok(()) };
         let id = &view.id;
-        tracing::warn!(namespace = id.namespace, config = %id.config, reason, "a change is refused");
+        tracing::warn!(namespace = id.namespace, config = %id.config, reason = reason.name(), told, "a config is in trouble");
         let about = config_reference(id, &source.uid);
-        let published = self.events.publish(Reason::Refused, reason.to_owned(), &about).await;
+        let published = self.events.publish(reason, told.to_owned(), &about).await;
         published.doing(|| format!("write an Event about {} in {}", id.config, id.namespace))
     }
 }
@@ -223,7 +249,7 @@ pub(super) fn config_reference(id: &ConfigId, uid: &str) -> ObjectReference {
 /// A version for a merge patch, with nothing left of the one that stood there before.
 pub(super) fn whole(version: &VersionSummary) -> Value {
     let mut body = json!(version);
-    for field in ["changedBy", "reason", "createdAt"] {
+    for field in ["uid", "changedBy", "reason", "createdAt"] {
         if body.get(field).is_none() {
             body[field] = Value::Null;
         }
@@ -237,21 +263,25 @@ pub(super) fn summary(fact: &VersionFact) -> VersionSummary {
         version: version.name.to_string(),
         number: i64::try_from(version.number).unwrap_or(i64::MAX),
         object: version.object.clone(),
+        uid: Some(fact.uid.clone()),
         changed_by: version.changed_by.clone(),
         reason: version.reason.clone(),
         created_at: fact.created_at.clone(),
     }
 }
 
-fn condition(
-    managed: &ManagedFact,
+/// What a condition says: whether it is true, the reason, and a sentence for people.
+type Finding = (bool, &'static str, String);
+
+fn ready(
     current: Option<&VersionSummary>,
     releasing: Option<&str>,
     held: Option<&Held>,
     refusal: Option<&str>,
-) -> Condition {
+    unknown: Option<String>,
+) -> Finding {
     let name = current.map_or("?", |current| current.version.as_str());
-    let (is_true, reason, message) = match (refusal, releasing, held) {
+    match (refusal, releasing, held) {
         (Some(refusal), ..) => (false, REFUSED, refusal.to_owned()),
         (None, Some(releasing), _) => {
             (false, "Releasing", format!("version {releasing} is being released; {name} is the last good one"))
@@ -264,14 +294,34 @@ fn condition(
                 held.version, held.release, held.reason, held.release
             ),
         ),
-        (None, None, None) => (true, "Released", format!("version {name} is released to all consumers")),
-    };
+        (None, None, None) => match unknown {
+            Some(unknown) => (false, UNKNOWN_VERSION, unknown),
+            None => (true, "Released", format!("version {name} is released to all consumers")),
+        },
+    }
+}
+
+fn followed(view: &ConfigView) -> Finding {
+    let kind = view.id.config.kind.kind();
+    match &view.source {
+        Some(_) => (true, "OptedIn", format!("changes of the {kind} become versions")),
+        None if view.has_source_object => (
+            false,
+            "OptedOut",
+            format!(
+                "the {kind} does not opt in any more: changes of it are not followed, and pods keep the version that they have"
+            ),
+        ),
+        None => (false, "SourceGone", format!("the {kind} is gone: pods keep the version that they have")),
+    }
+}
+
+fn condition(managed: &ManagedFact, of: ConditionType, (is_true, reason, message): Finding) -> Condition {
     let status = if is_true { "True" } else { "False" };
-    let mut old = managed.object.status.iter().flat_map(|status| &status.conditions);
-    let same = old.find(|old| old.type_ == ConditionType::Ready.name() && old.status == status);
-    let since = same.map(|old| old.last_transition_time.clone());
+    let old = managed.object.status.as_ref().and_then(|status| status.condition(of));
+    let since = old.filter(|old| old.status == status).map(|old| old.last_transition_time.clone());
     Condition {
-        type_: ConditionType::Ready.name().to_owned(),
+        type_: of.name().to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
         message,

@@ -36,6 +36,10 @@ impl Counts {
         self.unreadable.remove(&(watched, key.clone()));
     }
 
+    pub(super) fn forget_unreadable_pods(&mut self, namespace: &str) {
+        self.unreadable.retain(|(watched, key)| *watched != Watched::Pod || key.namespace != namespace);
+    }
+
     pub(super) fn note(&mut self, key: &Key, fact: &Fact) {
         let (counted, is_in) = match fact {
             Fact::Managed(fact) => (&mut self.held, fact.is_held()),

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use lockstep_core::policy::Policy;
 use lockstep_core::release::ConsumerId;
 use lockstep_core::retention::Holding;
+use lockstep_core::template::Unknown;
 use lockstep_core::validation::Validation;
 use lockstep_core::{ConfigKind, ConfigRef, Digest, Entry, Pin, Pins, template};
 use tokio::time::Instant;
@@ -131,6 +132,8 @@ pub struct ConfigView {
     pub id: ConfigId,
     /// None if it was deleted, or nobody put it under our care.
     pub source: Option<SourceFact>,
+    /// Whether there is such a ConfigMap or Secret, opted in or not.
+    pub has_source_object: bool,
     /// The digest of the source, if it was computed for exactly this resource version.
     pub digest: Option<Digest>,
     /// Without those that are known to be forged.
@@ -164,7 +167,7 @@ pub struct ConfigView {
 pub struct RetentionView {
     pub holdings: Vec<Holding>,
     pub protected: BTreeSet<String>,
-    pub retain: Option<usize>,
+    pub retain: usize,
     pub managed: Option<ManagedFact>,
     pub versions: Vec<VersionFact>,
     /// The objects behind the holdings' users.
@@ -320,7 +323,7 @@ impl Index {
     pub fn retention(&self, id: &ConfigId, now: Timestamp) -> Option<RetentionView> {
         let namespace = self.namespaces.get(&id.namespace)?;
         let is_concerned = namespace.is_ours(&id.config) && namespace.versions.contains_key(&id.config);
-        if namespace.unreadable_for(&id.config).is_some() || namespace.has_unreadable_workloads() {
+        if namespace.unreadable_for(&id.config).is_some() {
             return None;
         }
         is_concerned.then(|| namespace.retention(&id.config, &self.default_policy, now))
@@ -340,10 +343,11 @@ impl Index {
         self.namespaces.get_mut(&id.namespace).is_some_and(|namespace| namespace.unheld.remove(&id.config))
     }
 
-    /// What a workload's pods are to run as long as nothing is released: what it has, and what slipped.
-    pub fn settled_pins(&self, namespace: &str, fact: &WorkloadFact) -> Pins {
-        let mut pins = fact.pins.clone();
-        let Some(namespace) = self.namespaces.get(namespace) else { return pins };
+    /// What a workload's pods are to run as long as nothing is released: what it has, and what slipped. With it, what it has and nobody
+    /// knows.
+    pub fn settled_pins(&self, namespace: &str, fact: &WorkloadFact) -> (Pins, Vec<Unknown>) {
+        let Some(namespace) = self.namespaces.get(namespace) else { return (fact.pins.clone(), Vec::new()) };
+        let (mut pins, unknown) = namespace.known_pins(fact);
         let is_held = |config: &ConfigRef, object: &str| {
             let held = namespace.managed.get(config).and_then(|managed| managed.object.status.as_ref()?.held.as_ref());
             held.is_some_and(|held| held.object == object)
@@ -356,7 +360,7 @@ impl Index {
         for (config, pin) in template::put_back(&fact.slipped, exists, current).iter() {
             pins.set(config.clone(), pin.clone());
         }
-        pins
+        (pins, unknown)
     }
 }
 
@@ -475,7 +479,7 @@ impl Namespace {
 
     fn remove_config(&mut self, kind: ConfigKind, name: &str) -> Todo {
         if let Some(config) = self.remove_version(kind, name) {
-            return Todo::config(&config);
+            return Todo { consumers: self.in_need_of_care(&config).collect(), ..Todo::config(&config) };
         }
         let config = ConfigRef::new(kind, name);
         let was_ours = self.is_ours(&config);
@@ -512,9 +516,7 @@ impl Namespace {
             self.note_unheld(fact);
         }
         let is_holder = fact.as_ref().is_some_and(|fact| fact.is_holder);
-        let needs_care = fact
-            .as_ref()
-            .is_some_and(|fact| fact.can_change && (!fact.slipped.is_empty() || self.has_orphaned_gate(fact)));
+        let needs_care = fact.as_ref().is_some_and(|fact| self.needs_care(fact) || self.has_orphaned_gate(fact));
         let mut concerned: BTreeSet<ConfigRef> = fact.iter().flat_map(|fact| fact.references.iter().cloned()).collect();
         for config in &concerned {
             self.users.entry(config.clone()).or_default().insert(key.clone());
@@ -552,6 +554,30 @@ impl Namespace {
         };
         let consumers = needs_care.then_some(key).into_iter().collect();
         Todo { configs: concerned, consumers, releases, retention, ..Todo::default() }
+    }
+
+    /// Whether its template does not say what its pods are to run.
+    fn needs_care(&self, fact: &WorkloadFact) -> bool {
+        fact.can_change && (!fact.slipped.is_empty() || !self.known_pins(fact).1.is_empty())
+    }
+
+    /// Its pins, with what is current in the place of versions that nobody knows, and those. Where its pods run all the same, nothing is
+    /// replaced: the version is gone, and they would be restarted with another one. A release knows itself what it moves.
+    fn known_pins(&self, fact: &WorkloadFact) -> (Pins, Vec<Unknown>) {
+        let runs = fact.rollout.has_arrived() && fact.rollout.idle.is_none();
+        if runs || !self.releases_of(fact.references.iter()).is_empty() {
+            return (fact.pins.clone(), Vec::new());
+        }
+        let is_known = |config: &ConfigRef, object: &str| {
+            let is_used = fact.references.contains(config);
+            !is_used || self.has_version(config, object) || self.entry(config).names(object)
+        };
+        let current = |config: &ConfigRef| self.table.as_ref()?.table.get(config)?.current.as_deref();
+        template::replace_unknown(&fact.pins, is_known, current)
+    }
+
+    fn has_version(&self, config: &ConfigRef, object: &str) -> bool {
+        self.versions.get(config).is_some_and(|versions| versions.contains_key(object))
     }
 
     fn note_unheld(&mut self, fact: &WorkloadFact) {
@@ -610,12 +636,12 @@ impl Namespace {
                 None => self.announced.remove(config),
             };
         }
-        let has_slipped =
-            |config: &ConfigRef, fact: &WorkloadFact| fact.can_change && fact.slipped.get(config).is_some();
-        let consumers = configs.iter().flat_map(|config| {
-            self.users_of(config).filter(|(_, fact)| has_slipped(config, fact)).map(|(key, _)| key.clone())
-        });
-        Todo { consumers: consumers.collect(), retention: configs.clone(), configs, ..Todo::default() }
+        let consumers = configs.iter().flat_map(|config| self.in_need_of_care(config)).collect();
+        Todo { consumers, retention: configs.clone(), configs, ..Todo::default() }
+    }
+
+    fn in_need_of_care(&self, config: &ConfigRef) -> impl Iterator<Item = WorkloadKey> {
+        self.users_of(config).filter(|(_, fact)| self.needs_care(fact)).map(|(key, _)| key.clone())
     }
 
     fn apply_namespace(&mut self, fact: NamespaceFact) -> Todo {
@@ -642,7 +668,10 @@ impl Namespace {
     }
 
     fn note_use(&mut self, config: &ConfigRef) {
-        let is_unused = self.is_ours(config) && !self.opted_in(config) && self.consumers(config).is_empty();
+        let is_unused = self.is_ours(config)
+            && !self.opted_in(config)
+            && self.consumers(config).is_empty()
+            && !self.has_unreadable_workloads();
         if is_unused {
             self.unused.entry(config.clone()).or_insert_with(Instant::now);
         } else {
@@ -666,6 +695,7 @@ impl Namespace {
         let digest = source.as_ref().and_then(|source| self.known_digest(config, source, managed.as_ref()));
         ConfigView {
             id: id.clone(),
+            has_source_object: self.sources.contains_key(config),
             source,
             digest,
             versions: self.genuine_versions(config).cloned().collect(),
@@ -707,6 +737,12 @@ impl Namespace {
         consumers.map(|(key, fact)| (key.clone(), fact.pins.get(config).cloned())).collect()
     }
 
+    /// All of them where a workload cannot be read: it may use any.
+    fn retained(&self, config: &ConfigRef, policy: &Policy) -> usize {
+        let chosen = self.sources.get(config).and_then(|source| source.retain).unwrap_or(policy.retain);
+        if self.has_unreadable_workloads() { usize::MAX } else { chosen }
+    }
+
     fn retention(&self, config: &ConfigRef, default: &Policy, now: Timestamp) -> RetentionView {
         let entry = self.entry(config);
         let policy = self.policy(config, default);
@@ -743,7 +779,7 @@ impl Namespace {
                 .chain(of_source)
                 .chain(self.needed_by_releases(config))
                 .collect(),
-            retain: self.sources.get(config).and_then(|source| source.retain).or(Some(policy.retain)),
+            retain: self.retained(config, &policy),
             old_releases: self.old_releases(config, &policy, now),
             managed: self.managed.get(config).cloned(),
             versions,
@@ -753,424 +789,4 @@ impl Namespace {
 }
 
 #[cfg(test)]
-mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-    use kube::core::DynamicObject;
-    use lockstep_api::{PinTable, PinTableSpec};
-    use lockstep_core::names;
-    use lockstep_core::template::Carrier;
-    use serde_json::json;
-
-    use super::*;
-    use crate::kinds::{WorkloadKind, built_in};
-
-    fn kind(name: &str) -> (usize, WorkloadKind) {
-        let found = built_in().into_iter().enumerate().find(|(_, kind)| kind.resource.kind == name);
-        found.unwrap()
-    }
-
-    fn key(name: &str) -> Key {
-        Key { namespace: "shop".into(), name: name.into() }
-    }
-
-    fn config(name: &str) -> ConfigRef {
-        ConfigRef::new(ConfigKind::ConfigMap, name)
-    }
-
-    fn id(name: &str) -> ConfigId {
-        ConfigId { namespace: "shop".into(), config: config(name) }
-    }
-
-    /// A cluster that is written to, one resource version after the other.
-    #[derive(Default)]
-    struct Cluster {
-        index: Index,
-        version: u64,
-        carrier: Carrier,
-    }
-
-    impl Cluster {
-        fn meta(&mut self, name: &str, labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> ObjectMeta {
-            self.version += 1;
-            let map =
-                |pairs: &[(&str, &str)]| Some(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect());
-            ObjectMeta {
-                name: Some(name.into()),
-                namespace: Some("shop".into()),
-                uid: Some(format!("uid-of-{name}")),
-                resource_version: Some(self.version.to_string()),
-                labels: map(labels),
-                annotations: map(annotations),
-                ..ObjectMeta::default()
-            }
-        }
-
-        fn source(&mut self, name: &str, labels: &[(&str, &str)]) -> Vec<Work> {
-            let meta = self.meta(name, labels, &[]);
-            let fact = ConfigFact::read(ConfigKind::ConfigMap, &meta).unwrap();
-            self.index.apply(Watched::Config(ConfigKind::ConfigMap), &key(name), Fact::Config(fact))
-        }
-
-        fn workload(
-            &mut self,
-            of: &str,
-            name: &str,
-            uses: &str,
-            pins: &str,
-            annotations: &[(&str, &str)],
-        ) -> Vec<Work> {
-            let (place, kind) = kind(of);
-            let kind = kind.carried_by(self.carrier);
-            let template = json!({
-                "metadata": {"annotations": {names::PINS: pins}},
-                "spec": {"volumes": [{"configMap": {"name": uses}}]},
-            });
-            let object =
-                DynamicObject { types: None, metadata: self.meta(name, &[], annotations), data: kind.wrap(template) };
-            let fact = WorkloadFact::read(&kind, &object).unwrap();
-            self.index.apply(Watched::Workload(place), &key(name), Fact::Workload(fact))
-        }
-
-        /// A version of a config, with a digest of one letter.
-        fn version(&mut self, of: &str, letter: char, number: &str) -> Vec<Work> {
-            let digest = Digest::from(letter.to_string().repeat(64));
-            let name = digest.version_object_name(of);
-            let annotations = [
-                (names::SOURCE, of),
-                (names::VERSION, number),
-                (names::NUMBER, number),
-                (names::DIGEST, digest.full()),
-            ];
-            let meta = self.meta(&name, &[(names::VERSION_OF, "configmap")], &annotations);
-            let fact = ConfigFact::read(ConfigKind::ConfigMap, &meta).unwrap();
-            self.index.apply(Watched::Config(ConfigKind::ConfigMap), &key(&name), Fact::Config(fact))
-        }
-
-        fn table(&mut self, current: &[(&str, &str)]) -> Vec<Work> {
-            let map = current
-                .iter()
-                .map(|(config, version)| (format!("configmap/{config}"), (*version).to_owned()))
-                .collect();
-            let mut table = PinTable::new(names::PIN_TABLE, PinTableSpec { current: map, ..PinTableSpec::default() });
-            table.metadata = self.meta(names::PIN_TABLE, &[], &[]);
-            self.index.apply(Watched::PinTable, &key(names::PIN_TABLE), Fact::Table(TableFact::read(&table)))
-        }
-    }
-
-    const VERSIONED: [(&str, &str); 1] = [(names::VERSIONED, names::ON)];
-
-    #[test]
-    fn a_config_that_nobody_put_under_our_care_makes_no_work() {
-        let mut cluster = Cluster::default();
-        assert_eq!(cluster.workload("Deployment", "web", "app", "", &[]), []);
-        assert_eq!(cluster.source("app", &[]), []);
-        assert!(cluster.index.config(&id("app")).is_none());
-    }
-
-    #[test]
-    fn a_label_on_the_config_opts_in_and_another_opts_out() {
-        let mut cluster = Cluster::default();
-        assert_eq!(cluster.source("app", &VERSIONED), [Work::Config(id("app"))]);
-        assert!(cluster.index.config(&id("app")).unwrap().source.is_some());
-        let ignored = [VERSIONED[0], (names::IGNORE, names::ON)];
-        assert_eq!(cluster.source("app", &ignored), [Work::Config(id("app"))], "it was ours");
-        assert!(cluster.index.config(&id("app")).is_none());
-    }
-
-    #[test]
-    fn an_annotation_on_a_workload_opts_in_all_that_it_references() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &[]);
-        let work = cluster.workload("Deployment", "web", "app", "", &[(names::AUTO, names::ON)]);
-        assert_eq!(work, [Work::Config(id("app"))]);
-        assert!(cluster.index.config(&id("app")).unwrap().source.is_some());
-    }
-
-    #[test]
-    fn a_label_on_the_namespace_opts_in_what_its_workloads_use() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &[]);
-        cluster.source("unused", &[]);
-        cluster.workload("Deployment", "web", "app", "", &[]);
-        let fact = NamespaceFact { resource_version: ResourceVersion(100), is_versioned: true, is_going: false };
-        let namespace = Key { namespace: String::new(), name: "shop".into() };
-        let work = cluster.index.apply(Watched::Namespace, &namespace, Fact::Namespace(fact));
-        assert_eq!(work, [Work::Config(id("app"))]);
-        assert!(cluster.index.config(&id("unused")).is_none());
-    }
-
-    #[test]
-    fn in_a_namespace_that_goes_there_is_nothing_to_do() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &VERSIONED);
-        let fact = NamespaceFact { resource_version: ResourceVersion(100), is_versioned: false, is_going: true };
-        let namespace = Key { namespace: String::new(), name: "shop".into() };
-        cluster.index.apply(Watched::Namespace, &namespace, Fact::Namespace(fact));
-        assert!(cluster.index.config(&id("app")).is_none());
-    }
-
-    #[test]
-    fn what_is_older_than_what_is_known_is_passed_over() {
-        let mut cluster = Cluster::default();
-        cluster.workload("Deployment", "web", "app", "configmap/app=app-2", &[]);
-        cluster.version = 0;
-        cluster.workload("Deployment", "web", "app", "configmap/app=app-1", &[]);
-        let (place, _) = kind("Deployment");
-        let web = WorkloadId { namespace: "shop".into(), workload: WorkloadKey { kind: place, name: "web".into() } };
-        assert_eq!(cluster.index.workload(&web).unwrap().pins.to_string(), "configmap/app=app-2");
-    }
-
-    #[test]
-    fn a_version_that_slipped_makes_work_and_is_put_back_or_becomes_current() {
-        let mut cluster = Cluster { carrier: Carrier::References, ..Cluster::default() };
-        let (place, _) = kind("Deployment");
-        let web = WorkloadId { namespace: "shop".into(), workload: WorkloadKey { kind: place, name: "web".into() } };
-        let work = cluster.workload("Deployment", "web", "app-1", "configmap/app=app-1", &[]);
-        assert_eq!(work, [], "its reference names its version");
-        let work = cluster.workload("Deployment", "web", "app", "configmap/app=app-1", &[]);
-        assert_eq!(work, [Work::Consumer(web.clone())]);
-        let fact = cluster.index.workload(&web).unwrap().clone();
-        assert!(fact.pins.is_empty() && fact.needs(&config("app")).is_some());
-        assert!(cluster.index.settled_pins("shop", &fact).is_empty(), "nobody put it under our care");
-        assert!(cluster.table(&[("app", "app-2")]).contains(&Work::Consumer(web)));
-        assert_eq!(cluster.index.settled_pins("shop", &fact).to_string(), "configmap/app=app-2", "app-1 is gone");
-    }
-
-    #[test]
-    fn a_change_of_the_table_concerns_only_the_entries_that_changed() {
-        let mut cluster = Cluster::default();
-        cluster.table(&[("a", "a-1"), ("b", "b-1")]);
-        let work = cluster.table(&[("a", "a-1"), ("b", "b-2")]);
-        assert_eq!(work, [Work::Config(id("b")), Work::Retention(id("b"))]);
-    }
-
-    #[test]
-    fn a_version_that_holds_something_else_is_passed_over() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &VERSIONED);
-        cluster.version("app", 'a', "1");
-        cluster.version("app", 'b', "2");
-        let view = cluster.index.config(&id("app")).unwrap();
-        assert_eq!((view.versions.len(), view.unchecked.len()), (2, 2));
-        let checked = |letter: char, digest: Option<char>| Checked {
-            uid: format!("uid-of-app-{}", letter.to_string().repeat(10)),
-            digest: digest.map(|letter| letter.to_string().repeat(64)),
-        };
-        cluster.index.note_checked(&id("app"), vec![checked('a', Some('a')), checked('b', Some('c'))]);
-        let view = cluster.index.config(&id("app")).unwrap();
-        assert_eq!((view.versions.len(), view.unchecked.len()), (1, 0));
-        assert_eq!(view.versions[0].version.object, "app-aaaaaaaaaa");
-        assert_eq!(cluster.index.retention(&id("app"), Timestamp::UNIX_EPOCH).unwrap().versions.len(), 1);
-        cluster.index.note_checked(&id("app"), vec![checked('a', None)]);
-        assert!(cluster.index.config(&id("app")).unwrap().versions.is_empty(), "it can still change");
-        cluster.index.remove(Watched::Config(ConfigKind::ConfigMap), &key("app-aaaaaaaaaa"));
-        cluster.version("app", 'a', "1");
-        assert_eq!(cluster.index.config(&id("app")).unwrap().unchecked.len(), 1, "made again, it is looked at again");
-    }
-
-    #[test]
-    fn a_version_whose_label_is_taken_off_is_none_any_more() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &VERSIONED);
-        cluster.version("app", 'a', "1");
-        assert!(cluster.source("app-aaaaaaaaaa", &[]).contains(&Work::Config(id("app"))));
-        assert!(cluster.index.config(&id("app")).unwrap().versions.is_empty());
-    }
-
-    #[test]
-    fn the_sources_own_version_is_kept_whatever_runs() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &VERSIONED);
-        cluster.version("app", 'a', "1");
-        cluster.index.remember_digest(&id("app"), ResourceVersion(1), Digest::from("a".repeat(64)));
-        let view = cluster.index.retention(&id("app"), Timestamp::UNIX_EPOCH).unwrap();
-        assert!(view.protected.contains("app-aaaaaaaaaa"));
-    }
-
-    #[test]
-    fn a_replica_set_that_a_deployment_made_is_a_holder_and_no_consumer() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &VERSIONED);
-        cluster.workload("Deployment", "web", "app", "configmap/app=app-1", &[]);
-        cluster.workload("ReplicaSet", "alone", "app", "configmap/app=app-1", &[]);
-        let consumers = cluster.index.config(&id("app")).unwrap().consumers;
-        assert_eq!(consumers.len(), 2, "a ReplicaSet of its own is a workload like others");
-    }
-
-    #[test]
-    fn a_release_may_grow_by_what_changed_beside_it_and_is_not_read_yet() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &VERSIONED);
-        cluster.source("other", &VERSIONED);
-        cluster.workload("Deployment", "web", "app", "", &[]);
-        assert!(!cluster.index.may_grow(&id("other")), "nobody uses it");
-        let (place, kind) = kind("Deployment");
-        let volumes = json!([{"configMap": {"name": "app"}}, {"configMap": {"name": "other"}}]);
-        let data = kind.wrap(json!({"spec": {"volumes": volumes}}));
-        let object = DynamicObject { types: None, metadata: cluster.meta("web", &[], &[]), data };
-        let fact = WorkloadFact::read(&kind, &object).unwrap();
-        cluster.index.apply(Watched::Workload(place), &key("web"), Fact::Workload(fact));
-        assert!(cluster.index.may_grow(&id("app")));
-        cluster.index.remember_digest(&id("other"), ResourceVersion(2), Digest::from("0".repeat(64)));
-        assert!(!cluster.index.may_grow(&id("app")), "it is read");
-    }
-
-    #[test]
-    fn what_is_gone_is_no_consumer() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &VERSIONED);
-        cluster.workload("Deployment", "web", "app", "", &[]);
-        let (place, _) = kind("Deployment");
-        assert_eq!(cluster.index.keys(Watched::Workload(place), None), [key("web")]);
-        let work = cluster.index.remove(Watched::Workload(place), &key("web"));
-        assert_eq!(work, [Work::Config(id("app"))]);
-        assert!(cluster.index.config(&id("app")).unwrap().consumers.is_empty());
-    }
-
-    impl Cluster {
-        /// An object that cannot be read.
-        fn unreadable(&mut self, watched: Watched, kind: &str, name: &str) -> Vec<Work> {
-            let meta = self.meta(name, &[], &[]);
-            let about = k8s_openapi::api::core::v1::ObjectReference {
-                kind: Some(kind.into()),
-                name: Some(name.into()),
-                ..Default::default()
-            };
-            let resource_version = crate::facts::resource_version(&meta);
-            let unreadable = Unreadable { resource_version, about, fault: "out of range".into() };
-            self.index.apply_unreadable(watched, &key(name), unreadable)
-        }
-
-        fn object<K: serde::de::DeserializeOwned>(&mut self, kind: &str, name: &str, spec: &serde_json::Value) -> K {
-            let metadata = self.meta(name, &[], &[]);
-            let object =
-                json!({"apiVersion": "lockstep.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec});
-            serde_json::from_value(object).unwrap()
-        }
-
-        fn managed(&mut self, config: &str) -> Vec<Work> {
-            let name = format!("configmap-{config}");
-            let spec = json!({"source": {"kind": "ConfigMap", "name": config}});
-            let fact = ManagedFact::read_named(self.object("VersionedConfig", &name, &spec)).unwrap();
-            self.index.apply(Watched::VersionedConfig, &key(&name), Fact::Managed(Box::new(fact)))
-        }
-
-        fn policy(&mut self, name: &str) -> Vec<Work> {
-            let fact = PolicyFact::read(self.object("ReleasePolicy", name, &json!({"bakeSeconds": 5})));
-            self.index.apply(Watched::Policy, &key(name), Fact::Policy(Box::new(fact)))
-        }
-
-        fn release(&mut self, name: &str, config: &str) -> Vec<Work> {
-            let moves = json!([{"source": {"kind": "ConfigMap", "name": config},
-                "from": "a", "to": "b", "fromVersion": "1", "toVersion": "2"}]);
-            let fact = ReleaseFact::read(self.object("Release", name, &json!({"moves": moves})));
-            self.index.apply(Watched::Release, &key(name), Fact::Release(Box::new(fact)))
-        }
-
-        /// What stops a config.
-        fn stops(&self, config: &str) -> Option<String> {
-            self.index.stops(&id(config)).map(|unreadable| unreadable.name().to_owned())
-        }
-    }
-
-    #[test]
-    fn a_policy_that_cannot_be_read_stops_the_configs_that_go_by_it_until_it_can() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &VERSIONED);
-        let work = cluster.unreadable(Watched::Policy, "ReleasePolicy", "default");
-        assert!(work.contains(&Work::Config(id("app"))), "it has to be told");
-        assert_eq!(cluster.stops("app").as_deref(), Some("default"));
-        cluster.unreadable(Watched::Policy, "ReleasePolicy", "other");
-        assert_eq!(cluster.index.counts.unreadable(), 2);
-        let work = cluster.policy("default");
-        assert!(work.contains(&Work::Config(id("app"))), "it goes on");
-        assert_eq!(cluster.stops("app"), None, "the other one is nothing to it");
-        cluster.index.remove(Watched::Policy, &key("other"));
-        assert_eq!(cluster.index.counts.unreadable(), 0);
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_told_once_per_version() {
-        let mut cluster = Cluster::default();
-        let told = Work::Unreadable(ObjectId { watched: Watched::Policy, key: key("default") });
-        assert!(cluster.unreadable(Watched::Policy, "ReleasePolicy", "default").contains(&told));
-        cluster.version -= 1;
-        assert_eq!(cluster.unreadable(Watched::Policy, "ReleasePolicy", "default"), [], "it was listed again");
-        assert!(cluster.unreadable(Watched::Policy, "ReleasePolicy", "default").contains(&told));
-        assert_eq!(cluster.index.keys(Watched::Policy, None), [key("default")], "else a listing could not miss it");
-    }
-
-    #[test]
-    fn what_was_read_of_an_object_before_stays() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &VERSIONED);
-        cluster.managed("app");
-        cluster.unreadable(Watched::VersionedConfig, "VersionedConfig", "configmap-app");
-        assert!(cluster.index.config(&id("app")).unwrap().managed.is_some());
-        assert_eq!(cluster.stops("app").as_deref(), Some("configmap-app"));
-    }
-
-    #[test]
-    fn a_table_that_cannot_be_read_stops_all_of_its_namespace() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &VERSIONED);
-        cluster.unreadable(Watched::PinTable, "PinTable", names::PIN_TABLE);
-        assert_eq!(cluster.stops("app").as_deref(), Some(names::PIN_TABLE));
-        cluster.table(&[]);
-        assert_eq!(cluster.stops("app"), None);
-    }
-
-    #[test]
-    fn a_release_that_cannot_be_read_stops_its_config_and_keeps_its_name() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &VERSIONED);
-        cluster.source("app-1", &VERSIONED);
-        cluster.unreadable(Watched::Release, "Release", "configmap-app-7");
-        assert_eq!(cluster.stops("app").as_deref(), Some("configmap-app-7"));
-        assert_eq!(cluster.stops("app-1"), None);
-        assert_eq!(cluster.index.config(&id("app")).unwrap().next_release_name, "configmap-app-8");
-    }
-
-    #[test]
-    fn a_release_stands_still_that_could_not_be_recorded() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &VERSIONED);
-        cluster.managed("app");
-        cluster.release("configmap-app-1", "app");
-        let release = ReleaseId { namespace: "shop".into(), name: "configmap-app-1".into() };
-        let view = |cluster: &Cluster| cluster.index.release(&release, Timestamp::UNIX_EPOCH);
-        assert!(view(&cluster).unwrap().blocked.is_none());
-        cluster.unreadable(Watched::Policy, "ReleasePolicy", "default");
-        let blocked = view(&cluster).unwrap().blocked;
-        assert!(matches!(blocked, Some(lockstep_core::release::Block::Unreadable(_))), "{blocked:?}");
-        cluster.unreadable(Watched::VersionedConfig, "VersionedConfig", "configmap-app");
-        assert!(view(&cluster).is_none());
-    }
-
-    #[test]
-    fn versions_stay_where_a_workload_cannot_be_read() {
-        let mut cluster = Cluster::default();
-        cluster.source("app", &VERSIONED);
-        let annotations =
-            [(names::VERSION, "1.0.0"), (names::NUMBER, "1"), (names::DIGEST, "f00"), (names::SOURCE, "app")];
-        let meta = cluster.meta("app-1", &[(names::VERSION_OF, "configmap")], &annotations);
-        let fact = ConfigFact::read(ConfigKind::ConfigMap, &meta).unwrap();
-        cluster.index.apply(Watched::Config(ConfigKind::ConfigMap), &key("app-1"), Fact::Config(fact));
-        let retention = |cluster: &Cluster| cluster.index.retention(&id("app"), Timestamp::UNIX_EPOCH);
-        assert!(retention(&cluster).is_some());
-        cluster.unreadable(Watched::Workload(0), "CloneSet", "web");
-        assert!(retention(&cluster).is_none());
-    }
-
-    #[test]
-    fn a_versioned_config_that_is_not_named_after_its_source_is_nobodys() {
-        let mut cluster = Cluster::default();
-        let foreign = "ü".repeat(150);
-        for (name, source) in [("configmap-app", "other"), ("app", "app"), ("configmap-app-2", "app"), ("x", &foreign)]
-        {
-            let spec = json!({"source": {"kind": "ConfigMap", "name": source}});
-            let read = ManagedFact::read_named(cluster.object("VersionedConfig", name, &spec));
-            assert!(read.is_err(), "{name} {source}");
-        }
-    }
-}
+mod tests;

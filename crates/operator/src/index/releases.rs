@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use jiff::Timestamp;
 use lockstep_core::health::{Rollout, Unit};
-use lockstep_core::keys::is_concerned;
+use lockstep_core::keys::{is_concerned, missing};
 use lockstep_core::policy::Policy;
 use lockstep_core::release::{Block, ConsumerId, Member, Move, Phase, Record, Release, State, is_new_pod};
 use lockstep_core::storm;
 use lockstep_core::validation::Validation;
 use lockstep_core::{ConfigRef, Pin};
 
-use super::{ConfigId, Index, Namespace, ReleaseId, Todo, WorkloadKey};
+use super::{ConfigId, Index, Namespace, ReleaseId, Todo, Watched, WorkloadKey};
 use crate::facts::{ManagedFact, PodFact, PolicyFact, ReleaseFact, VersionFact, WorkloadFact};
 
 /// Everything about one release that a decision needs.
@@ -169,8 +169,10 @@ impl Index {
 
     /// Pods of a namespace without releases are nobody's concern.
     pub fn forget_pods(&mut self, namespace: &str) {
+        self.counts.forget_unreadable_pods(namespace);
         if let Some(namespace) = self.namespaces.get_mut(namespace) {
             namespace.pods.clear();
+            namespace.unreadable.retain(|(watched, _), _| *watched != Watched::Pod);
             namespace.pods_are_known = false;
         }
     }
@@ -488,7 +490,9 @@ impl Namespace {
 
     fn may_grow(&self, config: &ConfigRef) -> bool {
         let is_unread = |other: &ConfigRef| {
-            let source = self.sources.get(other).filter(|_| self.opted_in(other));
+            // What stands still is not waited for.
+            let is_read = self.opted_in(other) && self.unreadable_for(other).is_none();
+            let source = self.sources.get(other).filter(|_| is_read);
             source.is_some_and(|source| self.known_digest(other, source, self.managed.get(other)).is_none())
         };
         let others: HashSet<&ConfigRef> = self.changeable(config).flat_map(|(_, fact)| &fact.references).collect();
@@ -697,10 +701,14 @@ impl Namespace {
         let moves = release.moves.iter().filter(|step| references.contains(&step.config));
         let concerned =
             moves.filter(|step| self.concerns(step, fact, policy)).map(|step| step.config.clone()).collect();
-        let units: Vec<Unit> = pods
-            .iter()
-            .map(|pod| Unit { is_new: is_new_pod(&pod.pins, &fact.pins, references.iter()), ..pod.unit.clone() })
-            .collect();
+        let lacks = self.lacks_key(fact);
+        let unit = |pod: &&PodFact| {
+            let is_new = is_new_pod(&pod.pins, &fact.pins, references.iter());
+            let cannot_start = is_new && !pod.unit.is_ready && !pod.unit.was_ready && pod.unit.homeless.is_none();
+            let trouble = pod.unit.trouble.clone().or_else(|| lacks.clone().filter(|_| cannot_start));
+            Unit { is_new, trouble, ..pod.unit.clone() }
+        };
+        let units: Vec<Unit> = pods.iter().map(unit).collect();
         let stand_in = self.stand_ins.get(&fact.id()).and_then(|key| self.workloads.get(key));
         let rollout = stand_in.map_or_else(|| fact.rollout.clone(), |other| rollout_by(other, fact));
         let has_other_code = pods.iter().any(|pod| self.has_other_code_than(pod, fact));
@@ -719,6 +727,19 @@ impl Namespace {
             partition: fact.gate.partition,
             units,
         }
+    }
+
+    /// What a volume of its pods waits for in vain, in one sentence: a key that the version does not have.
+    fn lacks_key(&self, fact: &WorkloadFact) -> Option<String> {
+        fact.mounted.iter().find_map(|(config, needed)| {
+            let Some(Pin::Version(object)) = fact.pins.get(config) else { return None };
+            let version = self.versions.get(config)?.get(object)?;
+            let key = missing(needed, version.keys.as_ref()?)?;
+            Some(format!(
+                "a volume needs the key {key} of {config}, which version {} does not have",
+                version.version.name
+            ))
+        })
     }
 
     /// Whether a pod of a Deployment was made from another template than it has now.

@@ -7,6 +7,7 @@
 mod audit;
 mod change;
 mod fan_out;
+mod joining;
 mod memory;
 mod parts;
 mod report;
@@ -72,6 +73,7 @@ async fn measure(part: Part, bench: &Bench, rows: &mut Rows) -> Result<()> {
         Part::Change => change::measure(bench, rows).await,
         Part::FanOut => fan_out::measure(bench, rows).await,
         Part::Rollback => rollback::measure(bench, rows).await,
+        Part::Joining => joining::measure(bench, rows).await,
         Part::Memory => memory::measure(rows),
     }
 }

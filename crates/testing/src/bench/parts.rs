@@ -1,6 +1,6 @@
 //! The parts of the benchmark, and which of them the command line asks for.
 
-use crate::{change, fan_out, memory, rollback};
+use crate::{change, fan_out, joining, memory, rollback};
 
 const LIST: &str = "--list";
 
@@ -9,18 +9,20 @@ pub(crate) enum Part {
     Change,
     FanOut,
     Rollback,
+    Joining,
     Memory,
 }
 
 impl Part {
     /// The memory comes last: it tells what the others needed.
-    const ALL: [Self; 4] = [Self::Change, Self::FanOut, Self::Rollback, Self::Memory];
+    const ALL: [Self; 5] = [Self::Change, Self::FanOut, Self::Rollback, Self::Joining, Self::Memory];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Change => change::NAME,
             Self::FanOut => fan_out::NAME,
             Self::Rollback => rollback::NAME,
+            Self::Joining => joining::NAME,
             Self::Memory => memory::NAME,
         }
     }
@@ -30,6 +32,7 @@ impl Part {
             Self::Change => change::about(),
             Self::FanOut => fan_out::about(),
             Self::Rollback => rollback::about(),
+            Self::Joining => joining::about(),
             Self::Memory => memory::about(),
         }
     }

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config, Resource, ResourceExt};
 use lockstep_api::{ReleasePolicy, ReleasePolicySpec, VersionedConfig};
-use lockstep_testing::impatient;
+use lockstep_testing::{Scenario, impatient};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -113,6 +113,11 @@ impl<'a> Stage<'a> {
             Ok(found.map(|_| format!("namespace {name} is there")))
         })
         .await
+    }
+
+    /// The same place, for what end-to-end tests do, too.
+    pub(crate) fn scenario(&self) -> Scenario {
+        Scenario { client: self.bench.client.clone(), namespace: self.namespace.clone() }
     }
 
     pub(crate) fn retries(&self) -> &Retries {

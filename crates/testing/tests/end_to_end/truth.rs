@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use lockstep_api::{Canary, ReleasePolicySpec};
-use lockstep_testing::manifests::{config_map, testapp_image};
+use lockstep_testing::manifests::{config_map, testapp_image, versioned};
 use lockstep_testing::{LONG, SHORT, Scenario, command_line, eventually, impatient, scenario};
 use serde_json::Value;
 
@@ -365,4 +365,24 @@ pub(crate) async fn careful(stage: &Scenario) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// The kubelet says nothing of it in the pod's status: the pod would be waited for until the deadline.
+#[tokio::test]
+async fn a_key_that_a_volume_needs_and_a_version_lacks_counts_like_a_crash() {
+    scenario("lacks-key", |stage| async move {
+        let web = deployment("web", 1, "volumeMounts:\n- {name: files, mountPath: /files}\n").replace(
+            "terminationGracePeriodSeconds: 1\n",
+            "terminationGracePeriodSeconds: 1\n      volumes: [{name: files, configMap: {name: app, items: [{key: OTHER, path: other}]}}]\n",
+        );
+        set_up(&stage, &web).await?;
+        let patient = ReleasePolicySpec { progress_deadline_seconds: Some(3600), ..impatient() };
+        stage.set_policy("default", &patient).await?;
+        stage.apply(&versioned("app", "data:\n  COLOR: green\n  BEHAVIOR: healthy\n---")).await?;
+        ended(&stage, FIRST, "RolledBack").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        ensure!(reason.contains("a volume needs the key OTHER of configmap/app"), "{reason}");
+        expect(&stage, "app=web", &["blue"]).await
+    })
+    .await;
 }

@@ -194,3 +194,86 @@ async fn a_version_that_a_quota_does_not_allow_is_withdrawn_and_told() {
     })
     .await;
 }
+
+/// A manifest as `kubectl get -o yaml` gives it, without what only its own cluster and namespace know.
+async fn exported(stage: &Scenario, workload: &str) -> Result<Value> {
+    let mut object = stage.read(workload).await?;
+    let metadata = &object["metadata"];
+    object["metadata"] = json!({"name": metadata["name"], "labels": metadata["labels"]});
+    object.as_object_mut().context("it is no object")?.remove("status");
+    Ok(object)
+}
+
+#[tokio::test]
+async fn a_manifest_from_another_namespace_runs_where_nothing_is_versioned() {
+    scenario("copied", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        let copy = exported(&stage, "deployment/web").await?;
+        let other = format!("{}-other", stage.namespace);
+        stage.kubectl(&["create", "namespace", &other]).await?;
+        let there = stage.elsewhere(&other);
+        let runs = async {
+            there
+                .kubectl(&["create", "configmap", "app", "--from-literal=COLOR=red", "--from-literal=BEHAVIOR=healthy"])
+                .await?;
+            there.create(&copy.to_string()).await?;
+            expect(&there, "app=web", &["red"]).await?;
+            told(&there, "UnknownVersion", "configmap/app is not versioned here").await
+        };
+        let outcome = runs.await;
+        stage.kubectl(&["delete", "namespace", &other, "--wait=false"]).await?;
+        outcome
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_old_manifest_that_names_a_version_of_long_ago_gets_what_is_current() {
+    scenario("long-ago", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        let path = "/spec/template/metadata/annotations/lockstep.dev~1pins";
+        let patch = json!([{"op": "replace", "path": path, "value": "configmap/app=app-0123456789"}]).to_string();
+        stage.kubectl(&["patch", "deployment", "web", "--type=json", "--patch", &patch]).await?;
+        told(&stage, "UnknownVersion", "app-0123456789 of configmap/app does not exist").await?;
+        eventually("the pin to be what is current", SHORT, async || {
+            let found = stage.read("deployment/web").await?;
+            let pins = &found["spec"]["template"]["metadata"]["annotations"][names::PINS];
+            let (green, _) = version_of("green");
+            ensure!(*pins == format!("configmap/app={green}"), "{pins}");
+            Ok(())
+        })
+        .await?;
+        expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_config_that_is_not_followed_any_more_says_so() {
+    scenario("followed", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        followed(&stage, "True", "OptedIn").await?;
+        stage.kubectl(&["label", "configmap", "app", "lockstep.dev/versioned-"]).await?;
+        followed(&stage, "False", "OptedOut").await?;
+        stage.kubectl(&["delete", "configmap", "app"]).await?;
+        followed(&stage, "False", "SourceGone").await?;
+        stage.apply(&config("blue", "healthy")).await?;
+        followed(&stage, "True", "OptedIn").await
+    })
+    .await;
+}
+
+async fn followed(stage: &Scenario, wanted: &str, reason: &str) -> Result<()> {
+    eventually(&format!("the condition Followed to be {wanted}"), SHORT, async || {
+        let found = status(stage).await?;
+        let conditions = found["conditions"].as_array().context("no conditions")?;
+        let followed = conditions.iter().find(|condition| condition["type"] == "Followed").context("not said")?;
+        ensure!(followed["status"] == wanted && followed["reason"] == reason, "{followed}");
+        Ok(())
+    })
+    .await
+}

@@ -30,6 +30,10 @@ async fn a_version_name_stands_for_one_content() {
             let reserved = refused_change(&stage, &source(kind, "app", "green", "current")).await?;
             ensure!(reserved.contains("`current` cannot be a version name"), "{reserved}");
             ensure!(reserved.contains("choose another lockstep.dev/version"), "{reserved}");
+            for odd in ["--to", "a b", "\u{200b}x"] {
+                let odd = refused_change(&stage, &source(kind, "app", "green", odd)).await?;
+                ensure!(odd.contains("the version name is not one"), "{odd}");
+            }
 
             forget_who_changed(&stage, kind).await?;
             let same = change(&stage, &source(kind, "app", "blue", "1.0.0"), &PatchParams::default()).await?;

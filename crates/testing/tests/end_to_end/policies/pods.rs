@@ -23,9 +23,16 @@ const RANDOM_PODS: usize = 60;
 async fn a_pinned_pod_gets_its_pins_in_every_place() {
     with_table("pods-pinned", table(), |stage, table| async move {
         let mut pod = pod_with_every_reference();
-        set_pins(&mut pod, "configmap/app=app-0,secret/db=db-0");
-        expect_all_replaced(&pod, &table)?;
-        expect_resolved(&stage, &pod, &table).await
+        // Who writes a pin twice means the last one.
+        for pins in [
+            "configmap/app=app-0,secret/db=db-0",
+            "secret/db=db-0,configmap/app=app-9,secret/db=db-0,configmap/app=app-0",
+        ] {
+            set_pins(&mut pod, pins);
+            expect_all_replaced(&pod, &table)?;
+            expect_resolved(&stage, &pod, &table).await?;
+        }
+        Ok(())
     })
     .await;
 }

@@ -161,7 +161,14 @@ pub fn set_pins(template: &mut Value, pins: &str) {
 /// An owner that nobody has to have made: what is only tried has no garbage collector.
 pub fn owner(kind: &str, controller: bool) -> Value {
     let uid = "00000000-0000-4000-8000-000000000000";
-    json!([{"apiVersion": "example.com/v1", "kind": kind, "name": "owner", "uid": uid, "controller": controller}])
+    json!([{"apiVersion": "apps/v1", "kind": kind, "name": "owner", "uid": uid, "controller": controller}])
+}
+
+/// A controller of a kind that Lockstep does not know.
+pub fn foreign_owner(kind: &str) -> Value {
+    let mut owners = owner(kind, true);
+    owners[0]["apiVersion"] = json!("example.com/v1");
+    owners
 }
 
 pub fn any_config() -> impl Strategy<Value = ConfigRef> {

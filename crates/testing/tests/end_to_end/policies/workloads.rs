@@ -11,7 +11,8 @@ use proptest::strategy::Strategy;
 use serde_json::{Value, json};
 
 use super::shape::{
-    Place, Use, all_uses, any_pins, any_pins_or_none, any_use, moved_pins, owner, pod_spec, samples, set_pins, table,
+    Place, Use, all_uses, any_pins, any_pins_or_none, any_use, foreign_owner, moved_pins, owner, pod_spec, samples,
+    set_pins, table,
 };
 use super::stage::{all, create, dry_run, objects, with_table};
 
@@ -143,10 +144,13 @@ async fn what_another_template_made_is_left_alone() {
                 let found = pins_text(template(kind, &written)?);
                 ensure!(found == pins, "the pins {pins:?} of an owned {} are now {found:?}", kind.name);
 
-                workload["metadata"]["ownerReferences"] = owner("Deployment", false);
-                let written = dry_run(&stage, &workload).await?;
-                expect_pins(None, template(kind, &written)?, pins, false, &table)
-                    .with_context(|| format!("a {} that nobody controls", kind.name))?;
+                // Nobody controls it, or somebody whose template is not pinned: a JobSet, a ScaledJob.
+                for other in [owner("Deployment", false), foreign_owner("ScaledJob")] {
+                    workload["metadata"]["ownerReferences"] = other;
+                    let written = dry_run(&stage, &workload).await?;
+                    expect_pins(None, template(kind, &written)?, pins, false, &table)
+                        .with_context(|| format!("a {} of {}", kind.name, workload["metadata"]["ownerReferences"]))?;
+                }
             }
         }
         Ok(())

@@ -1,0 +1,125 @@
+//! The way back: the old pins are written, and a release ends when the pods are back.
+
+use super::{Failure, Machine, RECHECK, ROLLOUT, after, listed};
+use crate::health::{Goal, Verdict};
+use crate::policy::JoinedFailure;
+use crate::release::{Action, ConsumerId, Counts, Gate, Phase, Record, Release, State, Step};
+
+impl Machine<'_> {
+    pub(super) fn fail(&mut self, failure: Failure) {
+        let Failure { reason, joined } = failure;
+        let policy = self.observed.policy;
+        if let Some(consumer) = joined.filter(|_| policy.joining.on_failure == JoinedFailure::Hold) {
+            let (name, kind) = (&consumer.name, consumer.kind.to_lowercase());
+            let (undo, history) = match consumer.kind.as_str() {
+                ROLLOUT => {
+                    (format!("kubectl argo rollouts undo {name}"), format!("kubectl argo rollouts get rollout {name}"))
+                }
+                _ => (format!("kubectl rollout undo {kind}/{name}"), format!("kubectl rollout history {kind}/{name}")),
+            };
+            let reason = format!(
+                "{reason}. It changed its code, too, so it is left to you: `{undo}` goes back one step, `{history}` shows them"
+            );
+            self.give_up(reason, Phase::Failed);
+        } else if policy.automatic_rollback {
+            self.give_up(reason, Phase::RolledBack);
+        } else {
+            self.actions.push(Action::Hold { reason: reason.clone() });
+            self.enter(Phase::Failed, format!("{reason}. The policy leaves the rollback to a person"));
+        }
+    }
+
+    /// From here on there is only the way back.
+    pub(super) fn give_up(&mut self, reason: String, ends_as: Phase) {
+        self.actions = vec![Action::Hold { reason: reason.clone() }];
+        self.progress.ends_as = Some(ends_as);
+        self.enter(Phase::RollingBack, reason);
+    }
+
+    pub(super) fn put_back(mut self) -> Step {
+        let mut records = std::mem::take(&mut self.progress.consumers);
+        for record in &mut records {
+            self.put_back_one(record);
+        }
+        let left: Vec<ConsumerId> = records
+            .iter()
+            .filter(|record| record.state == State::Restoring)
+            .map(|record| record.consumer.clone())
+            .collect();
+        self.progress.consumers = records;
+        let deadline = after(self.progress.phase_since.unwrap_or(self.now), self.observed.policy.progress_deadline);
+        let reason = self.progress.reason.clone();
+        if left.is_empty() {
+            let end = self.progress.ends_as.unwrap_or(Phase::RolledBack);
+            self.enter(end, reason);
+        } else if self.now >= deadline {
+            let not_back = left.iter().map(|consumer| self.not_back(consumer)).collect::<Vec<_>>();
+            self.enter(Phase::Failed, format!("{reason}. Not all is back: {}", listed(&not_back)));
+        } else {
+            self.wake_at(deadline.min(after(self.now, RECHECK)));
+        }
+        self.finish()
+    }
+
+    /// What keeps a consumer from being as it was, and what helps.
+    fn not_back(&self, consumer: &ConsumerId) -> String {
+        let Some(member) = self.member(consumer) else { return format!("{consumer} is gone") };
+        if let Some(why) = self.observed.refused.get(consumer) {
+            return format!("{consumer} cannot be written: {why}");
+        }
+        if let Some(waits_for) = &member.rollout.waits_for {
+            return format!("{consumer} waits for {waits_for}");
+        }
+        let bad =
+            member.units.iter().find(|unit| !unit.is_new).or_else(|| member.units.iter().find(|unit| !unit.is_ready));
+        match bad {
+            Some(unit) if !unit.is_new => {
+                format!("pod {0} of {consumer} still runs the failed version: `kubectl delete pod {0}`", unit.name)
+            }
+            Some(unit) => format!("pod {} of {consumer} is not ready with the old version either", unit.name),
+            None => format!("{consumer} has not got its old pods back"),
+        }
+    }
+
+    fn put_back_one(&mut self, record: &mut Record) {
+        let Some(member) = self.member(&record.consumer) else {
+            record.state = State::Gone;
+            return;
+        };
+        let is_theirs = record.has_joined && self.observed.policy.joining.on_failure == JoinedFailure::Hold;
+        let target = self.release().target(&member.pins, record);
+        match record.state {
+            // It was never moved: how it does is its own matter.
+            State::Waiting if target != member.pins => {
+                record.state = State::Restored;
+                return;
+            }
+            State::LeftAlone if target != member.pins => return,
+            State::Gone | State::Restored => return,
+            _ if is_theirs => return,
+            _ => {}
+        }
+        let restored = Release::restored(&member.pins, record);
+        if target == member.pins && restored != member.pins {
+            record.state = State::Restoring;
+            let consumer = record.consumer.clone();
+            self.actions.push(Action::Pin { consumer, pins: restored, gate: Gate::Open });
+            return;
+        }
+        if member.is_gated {
+            self.actions.push(Action::OpenGate { consumer: record.consumer.clone() });
+        }
+        self.delete_stuck_pods(member);
+        if let Some(health) = self.judge(record, Goal::All) {
+            // Whoever waits for a person with nothing but the old version left is as it was: its code is the person's.
+            let has_only_old = || health.failing == 0 && member.units.iter().all(|unit| unit.is_new);
+            let is_back = match &health.verdict {
+                Verdict::Healthy | Verdict::StillBroken(_) => true,
+                Verdict::Waiting(_) => has_only_old(),
+                Verdict::Rolling | Verdict::Failed(_) => false,
+            };
+            record.health = Counts::from(&health);
+            record.state = if is_back { State::Restored } else { State::Restoring };
+        }
+    }
+}

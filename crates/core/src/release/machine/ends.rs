@@ -1,0 +1,114 @@
+//! The bake, and how a release ends well: who runs it, who could not be judged.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Machine, RECHECK, after, listed};
+use crate::release::{Action, Phase, Record, Stage, State};
+
+const SUCCEEDED: &str = "every consumer runs it and is well";
+
+impl Machine<'_> {
+    pub(super) fn bake(&mut self) {
+        if self.progress.phase != Phase::Baking {
+            self.enter(Phase::Baking, String::new());
+        }
+        let bake = if self.release().wishes.promote { Duration::ZERO } else { self.observed.policy.bake };
+        let until = after(self.progress.phase_since.unwrap_or(self.now), bake);
+        if self.now < until {
+            self.wake_at(until);
+            self.progress.reason = format!("all new pods are ready and are watched until {until:.0}");
+            return;
+        }
+        if self.is_unsettled && !self.has_waited_for_room(until) {
+            self.wake_at(after(self.now, RECHECK));
+            "not all pods are ready any more: waits for them, or for the verdict".clone_into(&mut self.progress.reason);
+            return;
+        }
+        if self.progress.stage == Stage::FirstBatch && self.observed.policy.canary.is_some() {
+            self.progress.stage = Stage::All;
+            // Its pods had to wait for us: the time until here was no standstill.
+            self.progress.consumers.iter_mut().for_each(|record| record.progressed_at = Some(self.now));
+            self.enter(Phase::Progressing, "the first batch is well: the rest follows");
+        } else if let Some(next) = self.next_wave() {
+            (self.progress.wave, self.progress.stage) = (next, Stage::FirstBatch);
+            self.enter(Phase::Progressing, format!("wave {next} follows"));
+        } else {
+            self.conclude();
+        }
+    }
+
+    /// Whether what is not ready lacks nothing but room, and had time to find some.
+    fn has_waited_for_room(&self, since: Timestamp) -> bool {
+        self.only_lacks_room() && self.now >= after(since, self.observed.policy.progress_deadline)
+    }
+
+    /// How it ends, computed from what is.
+    fn conclude(&mut self) {
+        self.look_who_is_judged();
+        let left = |record: &Record| matches!(record.state, State::LeftAlone | State::Gone);
+        let records = &self.progress.consumers;
+        if !records.is_empty() && records.iter().all(left) {
+            let why = listed(&self.not_judged());
+            let again: Vec<String> =
+                self.release().configs().map(|config| format!("`lockstep retry {config}`")).collect();
+            let reason = format!("nobody runs it ({why}). It is held: {} tries it again", again.join(" or "));
+            self.actions = vec![Action::Hold { reason: reason.clone() }];
+            return self.enter(Phase::Failed, reason);
+        }
+        let reason = self.who_runs_it();
+        self.actions.push(Action::Succeed);
+        self.enter(Phase::Succeeded, reason);
+    }
+
+    pub(super) fn look_who_is_judged(&mut self) {
+        let mut records = std::mem::take(&mut self.progress.consumers);
+        for record in &mut records {
+            record.unjudged = self.unjudged(record);
+        }
+        self.progress.consumers = records;
+    }
+
+    fn not_judged(&self) -> Vec<String> {
+        let told = |record: &Record| Some(format!("{}: {}", record.consumer, record.unjudged.as_ref()?));
+        self.progress.consumers.iter().filter_map(told).collect()
+    }
+
+    pub(super) fn who_runs_it(&self) -> String {
+        let (all, unjudged) = (self.progress.consumers.len(), self.not_judged());
+        match unjudged.len() {
+            0 if all == 0 => "it is current; nobody uses it yet".to_owned(),
+            0 => SUCCEEDED.to_owned(),
+            some => {
+                let well = all - some;
+                format!(
+                    "it is current; {well} of {all} consumers run it and are well. Not judged: {}",
+                    listed(&unjudged)
+                )
+            }
+        }
+    }
+
+    /// Why nobody can say how a consumer does under the new version.
+    fn unjudged(&self, record: &Record) -> Option<String> {
+        match record.state {
+            State::Gone => return Some("it is gone".to_owned()),
+            State::LeftAlone => return Some("somebody gave it other versions during the release".to_owned()),
+            State::StillBroken => return record.unjudged.clone(),
+            _ => {}
+        }
+        let member = self.member(&record.consumer)?;
+        let runs = member.units.iter().any(|unit| unit.is_new && unit.is_ready);
+        let homeless = member.units.iter().filter(|unit| unit.is_new).find_map(|unit| unit.homeless.as_ref());
+        match (&member.rollout.idle, homeless) {
+            (Some(idle), _) if !runs => Some(idle.clone()),
+            (_, Some(why)) => Some(format!("a pod is not ready: {why}")),
+            _ => None,
+        }
+    }
+
+    fn next_wave(&self) -> Option<i32> {
+        self.progress.consumers.iter().map(|record| record.wave).filter(|wave| *wave > self.progress.wave).min()
+    }
+}

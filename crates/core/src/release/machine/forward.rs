@@ -1,0 +1,399 @@
+//! Forward: consumers are pinned, batch by batch and wave by wave, and their new pods are judged.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Failure, Machine, PAUSED, RECHECK, ROLLOUT, after};
+use crate::gate;
+use crate::health::{self, Goal, Health, Unit, Verdict};
+use crate::release::{Action, Block, Counts, Gate, Member, Observed, Phase, Record, Stage, State, Step};
+
+const STATEFUL_SET: &str = "StatefulSet";
+
+impl Machine<'_> {
+    pub(super) fn go_on(mut self) -> Step {
+        if self.observed.has_succeeded {
+            self.look_who_is_judged();
+            let reason = self.who_runs_it();
+            self.enter(Phase::Succeeded, reason);
+            return self.finish();
+        }
+        let newer = self.observed.superseded_by;
+        if let Some(newer) = newer.filter(|_| self.observed.superseded_at.is_none()) {
+            self.enter(Phase::Superseded, format!("release {newer} took its place"));
+            return self.finish();
+        }
+        if self.release().wishes.abort {
+            self.give_up("aborted by a person".to_owned(), Phase::Aborted);
+            return self.finish();
+        }
+        if let Some(reason) = self.observed.held {
+            self.give_up(reason.to_owned(), Phase::RolledBack);
+            return self.finish();
+        }
+        if !self.observed.can_judge {
+            return self.finish();
+        }
+        self.take_in_members();
+        self.adjust_gates();
+        let failure = self.look_at_consumers().or_else(|| self.relapse());
+        if let Some(failure) = failure {
+            self.fail(failure);
+        } else if self.release().wishes.paused {
+            let reason = self.paused();
+            self.enter(Phase::Paused, reason);
+        } else if let Some(Block::Unreadable(what)) = &self.observed.blocked {
+            self.enter(Phase::Paused, format!("{what}; failures still put the old version back"));
+        } else if let Some((newer, at)) = newer.zip(self.observed.superseded_at) {
+            self.await_successor(newer, at);
+        } else {
+            self.advance();
+        }
+        self.finish()
+    }
+
+    /// A Rollout has steps of its own, which we do not stop.
+    fn paused(&self) -> String {
+        let goes_on = |record: &&Record| record.state == State::Rolling && record.consumer.kind == ROLLOUT;
+        match self.progress.consumers.iter().find(goes_on) {
+            Some(Record { consumer, .. }) => {
+                format!(
+                    "{PAUSED}. {consumer} goes on with its own steps: `kubectl argo rollouts pause {}` stops it",
+                    consumer.name
+                )
+            }
+            None => PAUSED.to_owned(),
+        }
+    }
+
+    /// Nobody wants it any more, but what was moved must not be left alone either.
+    fn await_successor(&mut self, newer: &str, at: Timestamp) {
+        let when = if at == Timestamp::MAX { "once that is resumed".to_owned() } else { format!("at {at:.0}") };
+        self.progress.reason =
+            format!("release {newer} takes its place {when}; failures still put the old version back");
+        self.wake_at(at.min(after(self.now, RECHECK)));
+    }
+
+    /// Brings every record up to date. The first failure stops it.
+    fn look_at_consumers(&mut self) -> Option<Failure> {
+        let mut records = std::mem::take(&mut self.progress.consumers);
+        let mut failure = None;
+        for record in &mut records {
+            let found = self.look_at(record);
+            failure = failure.or(found);
+        }
+        self.progress.consumers = records;
+        failure
+    }
+
+    fn look_at(&mut self, record: &mut Record) -> Option<Failure> {
+        let Some(member) = self.member(&record.consumer) else {
+            record.state = State::Gone;
+            return None;
+        };
+        let is_pinned = self.release().target(&member.pins, record) == member.pins;
+        // Recreated: it starts from nothing, like one that has not been seen before.
+        if record.state == State::Gone {
+            record.state = State::Waiting;
+            record.before.broken = 0;
+        }
+        match record.state {
+            // Who was left alone and has its pins again was only overwritten for a moment, by a manifest that knew nothing of them.
+            State::Waiting | State::Pinning | State::LeftAlone if is_pinned => {
+                record.has_joined |= member.template != record.template_before;
+                self.begin_to_watch(record, member);
+            }
+            // New code, at any time: its pods are others from here on, and nobody can say which of the two is to blame.
+            State::Rolling | State::Ready | State::StillBroken
+                if is_pinned && member.template != record.template_before =>
+            {
+                record.has_joined = true;
+                self.begin_to_watch(record, member);
+            }
+            State::Rolling | State::Ready | State::StillBroken if !is_pinned => record.state = State::LeftAlone,
+            _ => {}
+        }
+        if record.state == State::LeftAlone && member.is_gated {
+            self.actions.push(Action::OpenGate { consumer: record.consumer.clone() });
+        }
+        if record.state == State::Pinning {
+            return self.unwritten(record);
+        }
+        if !is_moved(record) {
+            return None;
+        }
+        if let Some(why) = self.observed.refused.get(&record.consumer) {
+            self.awaited = Some(cannot_be_written(record, why));
+        }
+        self.delete_stuck_pods(member);
+        let goal = self.goal(record, member);
+        let health = self.judge(record, goal)?;
+        self.note(record, &health)
+    }
+
+    /// The API server takes none of our writes.
+    fn unwritten(&mut self, record: &Record) -> Option<Failure> {
+        let why = self.observed.refused.get(&record.consumer)?;
+        let due = after(record.progressed_at?, self.observed.policy.progress_deadline);
+        if self.now >= due {
+            return Some(Failure { reason: format!("{} cannot be written: {why}", record.consumer), joined: None });
+        }
+        self.wake_at(due);
+        self.awaited = Some(cannot_be_written(record, why));
+        None
+    }
+
+    fn begin_to_watch(&self, record: &mut Record, member: &Member) {
+        record.template_before.clone_from(&member.template);
+        record.state = State::Rolling;
+        (record.progressed_at, record.before.moved_at) = (Some(self.now), Some(self.now));
+        (record.ready_at, record.unjudged) = (None, None);
+    }
+
+    /// A StatefulSet waits for a broken pod before it replaces it, although the template is another one by now.
+    pub(super) fn delete_stuck_pods(&mut self, member: &Member) {
+        let waits = member.consumer.kind == STATEFUL_SET && member.rollout.is_observed && !member.is_gated;
+        if waits && self.observed.may_delete_pods {
+            let delete = |unit: &Unit| Action::DeletePod {
+                consumer: member.consumer.clone(),
+                pod: unit.name.clone(),
+                uid: unit.uid.clone(),
+            };
+            self.actions.extend(health::stuck(&member.units).map(delete));
+        }
+    }
+
+    pub(super) fn judge(&self, record: &Record, goal: Goal) -> Option<Health> {
+        let member = self.member(&record.consumer)?;
+        let Observed { policy, .. } = self.observed;
+        let mut health = health::judge(&member.rollout, &member.units, record.before, goal, policy, self.now);
+        // Behind a closed gate a workload may think that it is done.
+        if goal == Goal::All && member.is_gated && health.verdict == Verdict::Healthy {
+            health.verdict = Verdict::Rolling;
+        }
+        Some(health)
+    }
+
+    fn goal(&self, record: &Record, member: &Member) -> Goal {
+        match self.batch(record, member) {
+            Some(size) => Goal::Batch(size),
+            None => Goal::All,
+        }
+    }
+
+    /// How many pods of a consumer go first, if not all do.
+    fn batch(&self, record: &Record, member: &Member) -> Option<u32> {
+        let of_policy = self.observed.policy.canary.map(|canary| canary.of(member.rollout.desired));
+        // Without its policy it stays as it is.
+        let is_unreadable = matches!(self.observed.blocked, Some(Block::Unreadable(_)));
+        let size = record.batch.filter(|_| of_policy.is_some() || is_unreadable).or(of_policy)?;
+        let is_first = self.progress.stage == Stage::FirstBatch && record.wave == self.progress.wave;
+        let can_gate = member.can_gate && (!member.is_young || member.is_gated || record.batch.is_some());
+        (is_first && can_gate && !record.has_joined && size < member.rollout.desired).then_some(size)
+    }
+
+    fn note(&mut self, record: &mut Record, health: &Health) -> Option<Failure> {
+        let came_closer = health.ready > record.health.ready || health.updated > record.health.updated;
+        record.health = Counts::from(health);
+        if came_closer || matches!(health.verdict, Verdict::Waiting(_)) {
+            record.progressed_at = Some(self.now);
+        }
+        let why = match &health.verdict {
+            Verdict::Healthy => {
+                record.ready_at = record.ready_at.filter(|_| record.state == State::Ready).or(Some(self.now));
+                record.state = State::Ready;
+                return None;
+            }
+            Verdict::StillBroken(why) => {
+                record.unjudged = Some(format!("it was broken before, and is: {why}"));
+                record.state = State::StillBroken;
+                return None;
+            }
+            Verdict::Failed(why) => why.clone(),
+            Verdict::Waiting(what) => {
+                // Whoever waits with new pods that are ready is watched as in a bake.
+                if health.ready > 0 && health.failing == 0 {
+                    record.ready_at = record.ready_at.or(Some(self.now));
+                }
+                record.state = State::Rolling;
+                self.awaited.get_or_insert_with(|| format!("{} waits for {what}", record.consumer));
+                return None;
+            }
+            // What was ready and is lost is the bake's to judge.
+            Verdict::Rolling if self.progress.phase == Phase::Baking && record.state == State::Ready => {
+                self.is_unsettled = true;
+                return None;
+            }
+            Verdict::Rolling if record.state == State::StillBroken => return None,
+            Verdict::Rolling => {
+                // What was ready and is lost begins to come back only now.
+                if record.state == State::Ready {
+                    record.progressed_at = Some(self.now);
+                }
+                record.state = State::Rolling;
+                self.overdue(record)?
+            }
+        };
+        let joined = record.has_joined.then(|| record.consumer.clone());
+        Some(Failure { reason: format!("{}: {why}", record.consumer), joined })
+    }
+
+    fn overdue(&mut self, record: &Record) -> Option<String> {
+        let deadline = self.observed.policy.progress_deadline;
+        let member = self.member(&record.consumer)?;
+        // What its own controller waits for, after its pods are ready, is no standstill. Behind our gate it waits for us.
+        let patience = if member.is_gated { Duration::ZERO } else { member.rollout.min_ready };
+        let due = after(record.progressed_at?, deadline + patience);
+        if self.now < due {
+            self.wake_at(due);
+            return None;
+        }
+        if let Some(why) = self.observed.refused.get(&record.consumer) {
+            return Some(format!("it cannot be written: {why}"));
+        }
+        let Counts { ready, desired, .. } = record.health;
+        let place =
+            self.member(&record.consumer)?.units.iter().find_map(|unit| {
+                Some(format!(": pod {}: {}", unit.name, unit.homeless.as_ref().filter(|_| unit.is_new)?))
+            });
+        let place = place.unwrap_or_default();
+        Some(format!("no progress for {} s, {ready} of {desired} new pods are ready{place}", deadline.as_secs()))
+    }
+
+    /// What was well and is not any more: in the bake, and wherever a consumer waits for a person.
+    fn relapse(&self) -> Option<Failure> {
+        let policy = self.observed.policy;
+        let since = self.progress.phase_since.filter(|_| self.progress.phase == Phase::Baking);
+        let is_overdue = since.is_some_and(|since| self.now >= after(since, policy.bake + policy.progress_deadline));
+        if self.is_unsettled && is_overdue && !self.only_lacks_room() {
+            let reason = "not all pods that were ready became ready again".to_owned();
+            return Some(Failure { reason, joined: None });
+        }
+        self.progress.consumers.iter().find_map(|record| {
+            let ready_at = record.ready_at.filter(|_| matches!(record.state, State::Rolling | State::Ready))?;
+            let units = &self.member(&record.consumer)?.units;
+            let why = health::relapse(units, record.before, ready_at, policy, self.now)?;
+            let joined = record.has_joined.then(|| record.consumer.clone());
+            Some(Failure { reason: format!("{}: {why}", record.consumer), joined })
+        })
+    }
+
+    /// Whether all that is not ready has no place to run.
+    pub(super) fn only_lacks_room(&self) -> bool {
+        let ready = self.progress.consumers.iter().filter(|record| record.state == State::Ready);
+        ready.filter_map(|record| self.member(&record.consumer)).all(|member| {
+            member.units.iter().all(|unit| unit.is_ready || !unit.is_new) || health::is_only_homeless(&member.units)
+        })
+    }
+
+    fn advance(&mut self) {
+        self.open_gates();
+        let due: Vec<usize> = self.due_for_pins();
+        for index in due {
+            self.pin(index);
+        }
+        let wave = self.progress.wave;
+        let is_under_way = |record: &&Record| {
+            let is_due = record.wave <= wave || record.has_joined;
+            is_due && matches!(record.state, State::Waiting | State::Pinning | State::Rolling)
+        };
+        let open: Vec<&Record> = self.progress.consumers.iter().filter(is_under_way).collect();
+        if open.is_empty() {
+            self.bake();
+        } else {
+            let reason = self.describe(&open);
+            self.enter(Phase::Progressing, reason);
+            // A pod that a probe must find ready is seen by the watch; this is for clocks alone.
+            self.wake_at(after(self.now, RECHECK));
+        }
+    }
+
+    fn describe(&self, open: &[&Record]) -> String {
+        if let Some(awaited) = &self.awaited {
+            return awaited.clone();
+        }
+        let total = self.progress.consumers.len();
+        let done = total - self.progress.consumers.iter().filter(|record| is_open(record)).count();
+        let batch = self.progress.stage == Stage::FirstBatch && self.observed.policy.canary.is_some();
+        let what = if batch { "the first batch of its pods" } else { "its pods" };
+        format!("{done} of {total} consumers are done; {} rolls {what}", open[0].consumer)
+    }
+
+    fn due_for_pins(&self) -> Vec<usize> {
+        let all = self.progress.consumers.iter().enumerate();
+        let under_way = all.clone().filter(|(_, record)| matches!(record.state, State::Rolling)).count();
+        let again = all.clone().filter(|(_, record)| record.state == State::Pinning);
+        let fresh = all.filter(|(_, record)| record.state == State::Waiting && record.wave <= self.progress.wave);
+        let room = self.observed.policy.max_parallel.map_or(usize::MAX, |max| max.max(1).saturating_sub(under_way));
+        again.chain(fresh).map(|(index, _)| index).take(room).collect()
+    }
+
+    fn pin(&mut self, index: usize) {
+        let record = &self.progress.consumers[index];
+        let Some(member) = self.member(&record.consumer) else { return };
+        let pins = self.release().target(&member.pins, record);
+        let batch = self.batch(record, member);
+        let gate = batch.map_or(Gate::Open, |size| self.first_batch(member, size));
+        self.actions.push(Action::Pin { consumer: record.consumer.clone(), pins, gate });
+        let record = &mut self.progress.consumers[index];
+        if record.state == State::Waiting {
+            record.progressed_at = Some(self.now);
+        }
+        (record.state, record.batch) = (State::Pinning, batch);
+    }
+
+    fn first_batch(&self, member: &Member, size: u32) -> Gate {
+        Gate::FirstBatch { size, hold: gate::hold(self.observed.policy.bake) + self.ready_for(member) }
+    }
+
+    /// How long the first of its new pods has been ready.
+    fn ready_for(&self, member: &Member) -> Duration {
+        let ready = member.units.iter().filter(|unit| unit.is_new && unit.is_ready);
+        let first = ready.filter_map(|unit| unit.since).min();
+        first.and_then(|since| Duration::try_from(self.now.duration_since(since)).ok()).unwrap_or_default()
+    }
+
+    /// Somebody scaled it: as many pods as before go first, and no more. Somebody paused it: its gate does not fall meanwhile.
+    fn adjust_gates(&mut self) {
+        let mut falls = None;
+        let adjust = self.progress.consumers.iter().filter_map(|record| {
+            let member = self.member(&record.consumer).filter(|member| is_moved(record) && member.is_gated)?;
+            let size = self.batch(record, member)?;
+            let is_off = member.partition.is_some_and(|partition| !partition.fits(member.rollout.desired, size));
+            let rest = member.holds_for.map(|hold| hold.saturating_sub(self.ready_for(member) + gate::RENEW_BEFORE));
+            falls = falls.into_iter().chain(rest).min();
+            let (consumer, pins) = (record.consumer.clone(), member.pins.clone());
+            let gate = self.first_batch(member, size);
+            (is_off || rest == Some(Duration::ZERO)).then_some(Action::Pin { consumer, pins, gate })
+        });
+        let adjust: Vec<Action> = adjust.collect();
+        self.actions.extend(adjust);
+        if let Some(rest) = falls {
+            self.wake_at(after(self.now, rest.max(RECHECK)));
+        }
+    }
+
+    fn open_gates(&mut self) {
+        let gated = self.progress.consumers.iter().filter_map(|record| {
+            let member = self.member(&record.consumer)?;
+            (is_moved(record) && member.is_gated && self.batch(record, member).is_none())
+                .then(|| record.consumer.clone())
+        });
+        let open: Vec<Action> = gated.map(|consumer| Action::OpenGate { consumer }).collect();
+        self.actions.extend(open);
+    }
+}
+
+fn cannot_be_written(record: &Record, why: &str) -> String {
+    format!("{} cannot be written, and is tried again: {why}", record.consumer)
+}
+
+/// Whether it was given the new versions and is looked after.
+fn is_moved(record: &Record) -> bool {
+    matches!(record.state, State::Rolling | State::Ready | State::StillBroken)
+}
+
+fn is_open(record: &Record) -> bool {
+    matches!(record.state, State::Waiting | State::Pinning | State::Rolling)
+}

@@ -1,0 +1,88 @@
+//! Before a release starts: what it waits for, and what stops it for good.
+
+use super::{Machine, PAUSED};
+use crate::release::{Action, Block, Phase, Stage, Step};
+
+/// A record has some 300 bytes, up to 600 with long names, and the API server stores 1.5 MiB at most.
+const MAX_CONSUMERS: usize = 2500;
+
+impl Machine<'_> {
+    pub(super) fn wait_to_start(mut self) -> Step {
+        if let Some(newer) = self.observed.superseded_by {
+            self.enter(Phase::Superseded, format!("release {newer} took its place before it started"));
+        } else if self.observed.has_succeeded {
+            // It started and ended in one step, and could not record that.
+            self.take_in_members();
+            self.look_who_is_judged();
+            let reason = self.who_runs_it();
+            self.enter(Phase::Succeeded, reason);
+        } else if self.release().wishes.abort {
+            let reason = "aborted by a person before it started".to_owned();
+            self.actions.push(Action::Hold { reason: reason.clone() });
+            self.enter(Phase::Aborted, reason);
+        } else if let Some(reason) = self.observed.held {
+            // Held before it started: its content is invalid, or it is too large.
+            self.enter(Phase::Rejected, reason);
+        } else if self.release().wishes.paused {
+            self.enter(Phase::Paused, PAUSED);
+        } else if let Some(block) = self.observed.blocked.clone() {
+            self.wait_for(&block);
+        } else if let Some(reason) = self.is_stopped_by_somebody() {
+            self.enter(Phase::Pending, reason);
+        } else if self.takes_nothing_back() {
+            self.enter(Phase::Superseded, "the change was taken back before it started");
+        } else if let Some(reason) = self.is_too_large() {
+            self.actions.push(Action::Hold { reason: reason.clone() });
+            self.enter(Phase::Rejected, reason);
+        } else if self.observed.can_judge {
+            self.start();
+            return self.go_on();
+        } else {
+            self.enter(Phase::Pending, "the pods of its consumers are being read");
+        }
+        self.finish()
+    }
+
+    /// What a person has stopped is not started again by a change of config.
+    fn is_stopped_by_somebody(&self) -> Option<String> {
+        let mut moved = self.observed.members.iter().filter(|member| !member.concerned.is_empty());
+        moved.find_map(|member| Some(format!("waits for {}: {}", member.consumer, member.rollout.stopped.as_ref()?)))
+    }
+
+    fn is_too_large(&self) -> Option<String> {
+        let consumers = self.observed.members.iter().filter(|member| !member.concerned.is_empty()).count();
+        (consumers > MAX_CONSUMERS).then(|| {
+            format!(
+                "it would move {consumers} workloads, and {MAX_CONSUMERS} are the most of which one release can keep a record: divide the config"
+            )
+        })
+    }
+
+    fn takes_nothing_back(&self) -> bool {
+        self.observed.inherited.is_empty() && self.release().moves.iter().all(|step| step.from == step.to)
+    }
+
+    fn wait_for(&mut self, block: &Block) {
+        let reason = match block {
+            Block::Release(other) => format!("waits for release {other}, which moves one of its consumers"),
+            Block::Storm { consumer, until } => {
+                self.wake_at(*until);
+                format!("{consumer} was rolled too often of late: waits until {until:.0}")
+            }
+            Block::Budget { until } => {
+                self.wake_at(*until);
+                format!("too many workloads of the cluster were rolled in the last minute: waits until {until:.0}")
+            }
+            Block::Unreadable(what) => what.clone(),
+        };
+        self.enter(Phase::Pending, reason);
+    }
+
+    fn start(&mut self) {
+        self.progress.started_at = Some(self.now);
+        self.progress.stage = Stage::FirstBatch;
+        self.take_in_members();
+        self.progress.wave = self.progress.consumers.iter().map(|record| record.wave).min().unwrap_or(0);
+        self.enter(Phase::Progressing, String::new());
+    }
+}

@@ -1,0 +1,79 @@
+//! Pins to versions that do not exist: in a manifest from another namespace, or from long ago.
+
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Secret};
+use kube::Api;
+use lockstep_api::PinTable;
+use lockstep_core::template::Unknown;
+use lockstep_core::{ConfigKind, Pins, Table, names};
+
+use super::{Doing, ExecuteError, Executor, Written};
+use crate::events::Reason;
+use crate::facts::WorkloadFact;
+use crate::index::WorkloadId;
+
+impl Executor {
+    /// Pins a workload to what is current, if the API server does not know those versions either: our watches may be behind.
+    pub async fn replace_unknown(
+        &self,
+        id: &WorkloadId,
+        fact: &WorkloadFact,
+        pins: &Pins,
+        unknown: &[Unknown],
+    ) -> Result<Option<Written>, ExecuteError> {
+        for version in unknown {
+            if self.is_known(&id.namespace, version).await? {
+                return Ok(None);
+            }
+        }
+        let written = self.pin(id, fact, pins, None).await?;
+        self.tell_unknown(id, fact, pins, unknown).await;
+        Ok(written)
+    }
+
+    /// Whether the version is there, or is announced.
+    async fn is_known(&self, namespace: &str, (config, version): &Unknown) -> Result<bool, ExecuteError> {
+        let exists = match config.kind {
+            ConfigKind::ConfigMap => {
+                let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
+                api.get_metadata_opt(version).await.map(|found| found.is_some())
+            }
+            ConfigKind::Secret => {
+                let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+                api.get_metadata_opt(version).await.map(|found| found.is_some())
+            }
+        };
+        if exists.doing(|| format!("look for version {version} of {config} in {namespace}"))? {
+            return Ok(true);
+        }
+        let tables: Api<PinTable> = Api::namespaced(self.client.clone(), namespace);
+        let table = tables.get_opt(names::PIN_TABLE).await.doing(|| format!("read the pin table of {namespace}"))?;
+        let entry = table.and_then(|table| Table::from(&table.spec).get(config).cloned());
+        Ok(entry.is_some_and(|entry| entry.names(version)))
+    }
+
+    async fn tell_unknown(&self, id: &WorkloadId, fact: &WorkloadFact, pins: &Pins, unknown: &[Unknown]) {
+        let kind = &self.kinds[id.workload.kind].resource;
+        let told = |(config, version): &Unknown| match pins.get(config) {
+            Some(pin) => format!("{version} of {config} does not exist: it has {pin} now, which is current"),
+            None => format!(
+                "{version} of {config} does not exist, and {config} is not versioned here: it is not pinned any more"
+            ),
+        };
+        let told: Vec<String> = unknown.iter().map(told).collect();
+        let note = format!("its template was pinned to a version that is not there. {}", told.join("; "));
+        let (namespace, name) = (&id.namespace, &id.workload.name);
+        tracing::warn!(namespace, kind = kind.kind, name, note, "a workload was pinned to an unknown version");
+        let about = ObjectReference {
+            api_version: Some(kind.api_version.clone()),
+            kind: Some(kind.kind.clone()),
+            name: Some(name.clone()),
+            namespace: Some(namespace.clone()),
+            uid: Some(fact.owner.uid.clone()),
+            ..ObjectReference::default()
+        };
+        // It is pinned already: nobody waits for the Event.
+        if let Err(error) = self.events.publish(Reason::UnknownVersion, note, &about).await {
+            tracing::warn!(namespace, name, %error, "the Event about an unknown version was not written");
+        }
+    }
+}
