@@ -1,5 +1,7 @@
 //! `lockstep diff`: what differs between two versions, key by key. Values of Secrets are never shown.
 
+use std::borrow::Cow;
+
 use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_api::VersionedConfig;
@@ -10,10 +12,12 @@ use similar::{ChangeTag, TextDiff};
 use crate::cluster::Cluster;
 use crate::content::{Content, version};
 use crate::names::ConfigName;
-use crate::output::{BAD, FAINT, Format, GOOD, MOVING, STRONG, View, paint, print, render};
+use crate::output::{BAD, FAINT, Format, GOOD, MOVING, STRONG, View, harmless, paint, print, render};
 
 /// How many unchanged lines are shown around a change.
 const CONTEXT: usize = 2;
+/// How many characters of a line are shown to people.
+const MAX_LINE_LENGTH: usize = 2000;
 /// The word for the config as it is right now.
 const SOURCE: &str = "source";
 
@@ -161,6 +165,16 @@ fn lines(old: &str, new: &str) -> Vec<Line> {
     lines
 }
 
+/// A line as people see it.
+fn shown(line: &str) -> Cow<'_, str> {
+    let left_out = line.chars().count().saturating_sub(MAX_LINE_LENGTH);
+    if left_out == 0 {
+        return harmless(line);
+    }
+    let start: String = line.chars().take(MAX_LINE_LENGTH).collect();
+    Cow::Owned(format!("{}… ({left_out} more characters)", harmless(&start)))
+}
+
 impl View for Diff {
     fn text(&self, _: bool) -> String {
         let title = format!("{} {} → {}", paint(&self.config, STRONG), self.from, self.to);
@@ -182,7 +196,7 @@ impl View for Diff {
                     '-' => BAD,
                     _ => FAINT,
                 };
-                text += &format!("  {}\n", paint(format!("{sign} {line}").trim_end(), style));
+                text += &format!("  {}\n", paint(format!("{sign} {}", shown(line)).trim_end(), style));
             }
         }
         text
@@ -222,6 +236,25 @@ mod tests {
         let shown = view.text(true) + &render(&view, Format::Json).unwrap() + &render(&view, Format::Yaml).unwrap();
         assert!(!shown.contains("hunter2") && !shown.contains("correct-horse"), "{shown}");
         assert!(shown.contains("password"), "{shown}");
+    }
+
+    #[test]
+    fn a_long_line_is_cut_for_people_and_whole_for_programs() {
+        let long = "a".repeat(MAX_LINE_LENGTH) + "bcd";
+        let (from, to) = (named("1", config_map(&[])), named("2", config_map(&[("k", &long)])));
+        let view = Diff::new(&ConfigRef::new(ConfigKind::ConfigMap, "app"), &from, &to);
+        let text = plain(&view.text(false));
+        assert!(text.ends_with("a… (3 more characters)\n") && !text.contains("bcd"), "{text}");
+        assert!(render(&view, Format::Json).unwrap().contains(&long));
+        assert_eq!(shown(&long[..MAX_LINE_LENGTH]), long[..MAX_LINE_LENGTH]);
+    }
+
+    #[test]
+    fn a_value_does_not_steer_the_terminal() {
+        let (from, to) = (config_map(&[("k", "a\r\n")]), config_map(&[("k", "\u{1b}[31ma\u{202e}\n")]));
+        let view = Diff::new(&ConfigRef::new(ConfigKind::ConfigMap, "app"), &named("1", from), &named("2", to));
+        let text = plain(&view.text(false));
+        assert!(text.contains(r"- a\r") && text.contains(r"+ \u{1b}[31ma\u{202e}"), "{text}");
     }
 
     #[test]

@@ -37,7 +37,7 @@ const KINDS: [&str; 4] = ["VersionedConfig", "Release", "ReleasePolicy", "PinTab
 /// Without these, pods and workloads do not get their versions in mode `policy`.
 const PINNING_POLICIES: [&str; 4] = ["lockstep-cronjobs", "lockstep-pins", "lockstep-table", "lockstep-workloads"];
 /// Without these, a version in use can be deleted, and a name given twice.
-const GUARDING_POLICIES: [&str; 2] = ["lockstep-version-names", "lockstep-versions-in-use"];
+const GUARDING_POLICIES: [&str; 3] = ["lockstep-version-names", "lockstep-versions", "lockstep-versions-in-use"];
 
 /// Flags of `lockstep doctor`.
 #[derive(Debug, Args)]
@@ -47,22 +47,42 @@ pub(crate) struct Flags {
     installation: bool,
 }
 
-/// All that is looked at; an error where that was not possible.
+/// Why something could not be looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Unseen {
+    /// The caller lacks this right.
+    Forbidden(String),
+    Failed(String),
+}
+
+impl Unseen {
+    fn new(error: kube::Error, right: impl Into<String>) -> Self {
+        match error {
+            kube::Error::Api(status) if status.code == 403 => Self::Forbidden(right.into()),
+            kube::Error::Api(status) => Self::Failed(status.message),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+type Seen<T> = Result<T, Unseen>;
+
+/// All that is looked at.
 #[derive(Debug, Clone)]
 struct Facts {
     address: String,
     namespace: String,
-    server: String,
+    server: Seen<String>,
     /// How far the server's clock is ahead of ours.
     skew_seconds: Option<i64>,
-    kinds: BTreeSet<String>,
-    operators: Result<Vec<Operator>, String>,
-    lease: Result<Option<Leader>, String>,
-    pinning: Result<BTreeSet<String>, String>,
-    guarding: Result<BTreeSet<String>, String>,
-    webhook: Result<Option<Webhook>, String>,
-    missing_rights: Result<Vec<String>, String>,
-    table: Result<bool, String>,
+    kinds: Seen<BTreeSet<String>>,
+    operators: Seen<Vec<Operator>>,
+    lease: Seen<Option<Leader>>,
+    pinning: Seen<BTreeSet<String>>,
+    guarding: Seen<BTreeSet<String>>,
+    webhook: Seen<Option<Webhook>>,
+    missing_rights: Seen<Vec<String>>,
+    table: Seen<bool>,
 }
 
 #[derive(Debug, Clone)]
@@ -88,25 +108,32 @@ struct Webhook {
 
 pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Result<Outcome> {
     let mut checks = match server(cluster).await {
-        (Ok(version), date) => diagnose(&gather(cluster, version, date).await),
-        // Nothing else can be asked then.
-        (Err(error), _) => vec![Check::new(Level::Fail, "cluster", error, "")],
+        (Err(Unseen::Failed(error)), _) => vec![Check::new(Level::Fail, "cluster", error, "")],
+        (version, date) => diagnose(&gather(cluster, version, date).await),
     };
     if flags.installation {
         checks.retain(|check| !ABOUT_THE_CALLER.contains(&check.about));
     }
     let diagnosis = Diagnosis { checks };
     print(&render(&diagnosis, format)?)?;
-    let is_unwell = diagnosis.checks.iter().any(|check| check.level == Level::Fail);
-    Ok(if is_unwell { Outcome::Unwell } else { Outcome::Done })
+    Ok(outcome(&diagnosis.checks, if flags.installation { OPERATOR_CHECK } else { RIGHTS_CHECK }))
+}
+
+/// What could not be looked at for lack of rights is not unwell, as long as what was asked for first of all was looked at.
+fn outcome(checks: &[Check], first_of_all: &str) -> Outcome {
+    let has_failed = checks.iter().any(|check| check.level == Level::Fail);
+    let is_seen = checks.iter().any(|check| check.about == first_of_all && check.level != Level::NotChecked);
+    if has_failed || !is_seen { Outcome::Unwell } else { Outcome::Done }
 }
 
 /// Who leads. After an upgrade it takes the next one a moment, or until the old one's lease has expired.
-async fn lease(leases: &Api<Lease>, now: Timestamp, patience: Duration) -> Result<Option<Leader>, String> {
+async fn lease(leases: &Api<Lease>, now: Timestamp, patience: Duration) -> Seen<Option<Leader>> {
+    let right = || format!("get leases in namespace {}", leases.namespace().unwrap_or_default());
     let start = Instant::now();
     loop {
         let at = SignedDuration::try_from(start.elapsed()).map_or(now, |elapsed| now + elapsed);
-        let found = leases.get_opt(names::FIELD_MANAGER).await.map_err(short).map(|lease| leader(lease, at));
+        let found = leases.get_opt(names::FIELD_MANAGER).await;
+        let found = found.map(|lease| leader(lease, at)).map_err(|error| Unseen::new(error, right()));
         if !matches!(found, Ok(None)) || start.elapsed() >= patience {
             return found;
         }
@@ -114,7 +141,7 @@ async fn lease(leases: &Api<Lease>, now: Timestamp, patience: Duration) -> Resul
     }
 }
 
-async fn gather(cluster: &Cluster, server: String, date: Option<Timestamp>) -> Facts {
+async fn gather(cluster: &Cluster, server: Seen<String>, date: Option<Timestamp>) -> Facts {
     let client = &cluster.client;
     let now = Timestamp::now();
     let skew_seconds = date.map(|date| date.duration_since(now).as_secs());
@@ -124,8 +151,10 @@ async fn gather(cluster: &Cluster, server: String, date: Option<Timestamp>) -> F
     let is_ready = operators.as_ref().is_ok_and(|found| found.iter().any(|operator| operator.ready > 0));
     let lease = lease(&leases, date.unwrap_or(now), if is_ready { LEADER_PATIENCE } else { Duration::ZERO }).await;
     let webhooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    let webhook = webhooks.get_opt(names::FIELD_MANAGER).await.map_err(short);
-    let table = cluster.api::<PinTable>().get_opt(names::PIN_TABLE).await.map_err(short);
+    let webhook = webhooks.get_opt(names::FIELD_MANAGER).await;
+    let webhook = webhook.map_err(|error| Unseen::new(error, "get mutatingwebhookconfigurations"));
+    let table = cluster.api::<PinTable>().get_opt(names::PIN_TABLE).await;
+    let table = table.map_err(|error| Unseen::new(error, format!("get pintables in namespace {}", cluster.namespace)));
     Facts {
         address: cluster.address.clone(),
         namespace: cluster.namespace.clone(),
@@ -146,18 +175,13 @@ async fn gather(cluster: &Cluster, server: String, date: Option<Timestamp>) -> F
     }
 }
 
-fn short(error: kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message,
-        other => other.to_string(),
-    }
-}
-
 /// The version of the API server, and its clock.
-async fn server(cluster: &Cluster) -> (Result<String, String>, Option<Timestamp>) {
+async fn server(cluster: &Cluster) -> (Seen<String>, Option<Timestamp>) {
     let version = cluster.client.apiserver_version().await;
-    let version = version.map(|version| version.git_version);
-    let version = version.map_err(|error| cluster.explain(error, || "ask the API server".to_owned()).to_string());
+    let version = version.map(|version| version.git_version).map_err(|error| match &error {
+        kube::Error::Api(status) if status.code == 403 => Unseen::new(error, "get /version"),
+        _ => Unseen::Failed(cluster.explain(error, || "ask the API server".to_owned()).to_string()),
+    });
     let Ok(request) = Request::get("/version").body(Body::empty()) else { return (version, None) };
     let date = match cluster.client.send(request).await {
         Ok(answer) => answer
@@ -170,20 +194,34 @@ async fn server(cluster: &Cluster) -> (Result<String, String>, Option<Timestamp>
     (version, date)
 }
 
-async fn kinds(cluster: &Cluster) -> BTreeSet<String> {
-    let found = cluster.client.list_api_group_resources("lockstep.dev/v1alpha1").await;
-    found.map(|found| found.resources.into_iter().map(|resource| resource.kind).collect()).unwrap_or_default()
+async fn kinds(cluster: &Cluster) -> Seen<BTreeSet<String>> {
+    match cluster.client.list_api_group_resources("lockstep.dev/v1alpha1").await {
+        Ok(found) => Ok(found.resources.into_iter().map(|resource| resource.kind).collect()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeSet::new()),
+        Err(error) => Err(Unseen::new(error, "get /apis/lockstep.dev/v1alpha1")),
+    }
 }
 
-async fn operators(cluster: &Cluster) -> Result<Vec<Operator>, String> {
-    let api: Api<Deployment> = Api::all(cluster.client.clone());
+async fn operators(cluster: &Cluster) -> Seen<Vec<Operator>> {
     let labelled = ListParams::default().labels("app.kubernetes.io/name=lockstep");
-    let found = match api.list(&labelled).await {
-        // Not everyone may look everywhere: then it is looked for where we are.
-        Err(kube::Error::Api(status)) if status.code == 403 => cluster.api::<Deployment>().list(&labelled).await,
-        found => found,
+    let list = async |api: Api<Deployment>| {
+        let found = api.list(&labelled).await.map_err(|error| Unseen::new(error, "list deployments"))?;
+        Ok(found.items.iter().filter_map(operator).collect())
     };
-    Ok(found.map_err(short)?.items.iter().filter_map(operator).collect())
+    match list(Api::all(cluster.client.clone())).await {
+        // Not everyone may look everywhere: then it is looked for where we are.
+        Err(Unseen::Forbidden(_)) => seen_from_here(list(cluster.api()).await),
+        found => found,
+    }
+}
+
+/// Who may look into one namespace only knows of no operator that there is none elsewhere.
+fn seen_from_here(found: Seen<Vec<Operator>>) -> Seen<Vec<Operator>> {
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Err(Unseen::Failed(error)) => Err(Unseen::Failed(error)),
+        _ => Err(Unseen::Forbidden("list deployments in all namespaces".to_owned())),
+    }
 }
 
 fn operator(deployment: &Deployment) -> Option<Operator> {
@@ -206,24 +244,28 @@ fn leader(lease: Option<Lease>, now: Timestamp) -> Option<Leader> {
     Some(Leader { holder, renewed_seconds_ago: now.duration_since(spec.renew_time?.0).as_secs() })
 }
 
-async fn mutating_policies(cluster: &Cluster) -> Result<BTreeSet<String>, String> {
+async fn mutating_policies(cluster: &Cluster) -> Seen<BTreeSet<String>> {
     let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", "MutatingAdmissionPolicyBinding");
     let resource = ApiResource::from_gvk_with_plural(&kind, "mutatingadmissionpolicybindings");
     let api: Api<DynamicObject> = Api::all_with(cluster.client.clone(), &resource);
     match api.list(&ListParams::default()).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeSet::new()),
-        found => Ok(found.map_err(short)?.items.iter().map(ResourceExt::name_any).collect()),
+        Err(error) => Err(Unseen::new(error, "list mutatingadmissionpolicybindings")),
+        Ok(found) => Ok(found.items.iter().map(ResourceExt::name_any).collect()),
     }
 }
 
-async fn validating_policies(cluster: &Cluster) -> Result<BTreeSet<String>, String> {
+async fn validating_policies(cluster: &Cluster) -> Seen<BTreeSet<String>> {
     let api: Api<ValidatingAdmissionPolicy> = Api::all(cluster.client.clone());
     match api.list(&ListParams::default()).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeSet::new()),
-        found => Ok(found.map_err(short)?.items.iter().map(ResourceExt::name_any).collect()),
+        Err(error) => Err(Unseen::new(error, "list validatingadmissionpolicies")),
+        Ok(found) => Ok(found.items.iter().map(ResourceExt::name_any).collect()),
     }
 }
 
+const OPERATOR_CHECK: &str = "operator";
+const ADMISSION_CHECK: &str = "admission";
 const RIGHTS_CHECK: &str = "rights";
 const TABLE_CHECK: &str = "pin table";
 /// What is about the caller and the namespace that they chose, and not about the installation.
@@ -242,7 +284,7 @@ const RIGHTS: [(&str, &str, &str); 9] = [
     ("patch", "lockstep.dev", "releases"),
 ];
 
-async fn missing_rights(cluster: &Cluster) -> Result<Vec<String>, String> {
+async fn missing_rights(cluster: &Cluster) -> Seen<Vec<String>> {
     let api: Api<SelfSubjectAccessReview> = Api::all(cluster.client.clone());
     let mut missing = Vec::new();
     for (verb, group, resource) in RIGHTS {
@@ -255,7 +297,8 @@ async fn missing_rights(cluster: &Cluster) -> Result<Vec<String>, String> {
         };
         let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
         let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-        let answer = api.create(&PostParams::default(), &review).await.map_err(short)?;
+        let answer = api.create(&PostParams::default(), &review).await;
+        let answer = answer.map_err(|error| Unseen::new(error, "create selfsubjectaccessreviews"))?;
         if !answer.status.is_some_and(|status| status.allowed) {
             missing.push(format!("{verb} {resource}"));
         }
@@ -267,6 +310,8 @@ async fn missing_rights(cluster: &Cluster) -> Result<Vec<String>, String> {
 #[serde(rename_all = "camelCase")]
 enum Level {
     Ok,
+    /// The caller may not look.
+    NotChecked,
     Warn,
     Fail,
 }
@@ -290,35 +335,53 @@ impl Check {
         Self::new(Level::Ok, about, says, "")
     }
 
-    fn unknown(about: &'static str, error: &str) -> Self {
-        Self::new(Level::Warn, about, format!("cannot be seen: {error}"), "ask somebody who may")
+    fn unseen(about: &'static str, why: &Unseen) -> Self {
+        match why {
+            Unseen::Forbidden(right) => {
+                let says = format!("not checked: you may not {right}");
+                Self::new(Level::NotChecked, about, says, "ask an administrator to run lockstep doctor")
+            }
+            Unseen::Failed(error) => Self::new(Level::Warn, about, format!("cannot be seen: {error}"), "try it again"),
+        }
     }
 }
 
 fn diagnose(facts: &Facts) -> Vec<Check> {
-    let server = Check::ok("cluster", format!("Kubernetes {} at {}", facts.server, facts.address));
-    let missing: Vec<&str> = KINDS.into_iter().filter(|kind| !facts.kinds.contains(*kind)).collect();
-    if missing.len() == KINDS.len() {
-        return vec![server, Check::new(Level::Fail, "kinds", "none of Lockstep's kinds is known", NOT_INSTALLED)];
+    if facts.kinds.as_ref().is_ok_and(|found| missing(&KINDS, found).len() == KINDS.len()) {
+        let kinds = Check::new(Level::Fail, "kinds", "none of Lockstep's kinds is known", NOT_INSTALLED);
+        return vec![server_check(facts), kinds];
     }
-    let kinds = if missing.is_empty() {
-        Check::ok("kinds", KINDS.join(", "))
-    } else {
-        let says = format!("missing: {}", missing.join(", "));
-        Check::new(Level::Fail, "kinds", says, "upgrade the chart: helm upgrade lockstep charts/lockstep")
-    };
-    let operator = facts.operators.as_ref().ok().and_then(|found| found.first());
-    let mut checks = vec![server, kinds, operator_check(facts), leader_check(facts)];
-    checks.extend(operator.map(|operator| admission_check(facts, &operator.mode)));
+    let mut checks = vec![server_check(facts), kinds_check(facts), operator_check(facts), leader_check(facts)];
+    checks.extend(admission_check(facts));
     checks.extend([guard_check(facts), rights_check(facts), table_check(facts), clock_check(facts)]);
     checks
 }
 
+fn server_check(facts: &Facts) -> Check {
+    match &facts.server {
+        Err(why) => Check::unseen("cluster", why),
+        Ok(version) => Check::ok("cluster", format!("Kubernetes {version} at {}", facts.address)),
+    }
+}
+
+fn kinds_check(facts: &Facts) -> Check {
+    let about = "kinds";
+    let missing = match &facts.kinds {
+        Ok(found) => missing(&KINDS, found),
+        Err(why) => return Check::unseen(about, why),
+    };
+    if missing.is_empty() {
+        return Check::ok(about, KINDS.join(", "));
+    }
+    let says = format!("missing: {}", missing.join(", "));
+    Check::new(Level::Fail, about, says, "upgrade the chart: helm upgrade lockstep charts/lockstep")
+}
+
 fn operator_check(facts: &Facts) -> Check {
-    let about = "operator";
+    let about = OPERATOR_CHECK;
     let operators = match &facts.operators {
         Ok(operators) => operators,
-        Err(error) => return Check::unknown(about, error),
+        Err(why) => return Check::unseen(about, why),
     };
     let Some(Operator { namespace, image, ready, wanted, .. }) = operators.first() else {
         return Check::new(Level::Fail, about, "no Deployment of it was found", NOT_INSTALLED);
@@ -347,10 +410,14 @@ fn operator_check(facts: &Facts) -> Check {
 fn leader_check(facts: &Facts) -> Check {
     let about = "leader";
     match &facts.lease {
-        Err(error) => Check::unknown(about, error),
-        Ok(None) => {
-            Check::new(Level::Fail, about, "nobody leads", "is the operator running? It takes the lease `lockstep`")
-        }
+        Err(why) => Check::unseen(about, why),
+        Ok(None) => match &facts.operators {
+            // Its lease is where the operator is.
+            Err(why) => Check::unseen(about, why),
+            Ok(_) => {
+                Check::new(Level::Fail, about, "nobody leads", "is the operator running? It takes the lease `lockstep`")
+            }
+        },
         Ok(Some(Leader { holder, renewed_seconds_ago })) if *renewed_seconds_ago > LEASE_LIMIT_SECONDS => {
             let says = format!("{holder} led, and was last heard of {renewed_seconds_ago} s ago");
             Check::new(Level::Fail, about, says, "is the operator running, and does it reach the API server?")
@@ -359,12 +426,20 @@ fn leader_check(facts: &Facts) -> Check {
     }
 }
 
-fn admission_check(facts: &Facts, mode: &str) -> Check {
-    let about = "admission";
+/// None without an operator: there is nothing that could be in any mode.
+fn admission_check(facts: &Facts) -> Option<Check> {
+    match &facts.operators {
+        Err(why) => Some(Check::unseen(ADMISSION_CHECK, why)),
+        Ok(found) => found.first().map(|operator| mode_check(facts, &operator.mode)),
+    }
+}
+
+fn mode_check(facts: &Facts, mode: &str) -> Check {
+    let about = ADMISSION_CHECK;
     let repair = "upgrade the chart again: helm upgrade lockstep charts/lockstep";
     match mode {
         "webhook" => match &facts.webhook {
-            Err(error) => Check::unknown(about, error),
+            Err(why) => Check::unseen(about, why),
             Ok(None) => Check::new(Level::Fail, about, "mode webhook, but no webhook is registered", repair),
             Ok(Some(Webhook { is_trusted: false })) => {
                 let next = "the operator writes it when it starts: see its logs";
@@ -374,7 +449,7 @@ fn admission_check(facts: &Facts, mode: &str) -> Check {
         },
         "template" => Check::ok(about, "mode template: the operator writes the names of versions into templates"),
         _ => match &facts.pinning {
-            Err(error) => Check::unknown(about, error),
+            Err(why) => Check::unseen(about, why),
             Ok(found) => {
                 let missing = missing(&PINNING_POLICIES, found);
                 if missing.is_empty() {
@@ -390,14 +465,18 @@ fn admission_check(facts: &Facts, mode: &str) -> Check {
 fn guard_check(facts: &Facts) -> Check {
     let about = "guards";
     match &facts.guarding {
-        Err(error) => Check::unknown(about, error),
+        Err(why) => Check::unseen(about, why),
         Ok(found) => {
             let missing = missing(&GUARDING_POLICIES, found);
             if missing.is_empty() {
-                return Check::ok(about, "versions in use cannot be deleted, names not be given twice");
+                return Check::ok(
+                    about,
+                    "versions cannot be forged, nor deleted while in use, and no name is given twice",
+                );
             }
             let says = format!("missing: {}", missing.join(", "));
-            let next = "versions in use can be deleted by mistake: upgrade the chart again (Kubernetes 1.30 or newer)";
+            let next =
+                "versions can be forged, or deleted by mistake: upgrade the chart again (Kubernetes 1.30 or newer)";
             Check::new(Level::Warn, about, says, next)
         }
     }
@@ -410,7 +489,7 @@ fn missing<'a>(wanted: &[&'a str], found: &BTreeSet<String>) -> Vec<&'a str> {
 fn rights_check(facts: &Facts) -> Check {
     let (about, namespace) = (RIGHTS_CHECK, &facts.namespace);
     match &facts.missing_rights {
-        Err(error) => Check::unknown(about, error),
+        Err(why) => Check::unseen(about, why),
         Ok(missing) if missing.is_empty() => Check::ok(about, format!("yours in namespace {namespace} suffice")),
         Ok(missing) => {
             let is_blind = missing.iter().any(|right| right.ends_with("versionedconfigs") && right.starts_with("list"));
@@ -424,9 +503,7 @@ fn rights_check(facts: &Facts) -> Check {
 fn table_check(facts: &Facts) -> Check {
     let (about, namespace) = (TABLE_CHECK, &facts.namespace);
     match &facts.table {
-        Err(error) => {
-            Check::new(Level::Warn, about, format!("cannot be read: {error}"), "ask for the right to get pintables")
-        }
+        Err(why) => Check::unseen(about, why),
         Ok(true) => Check::ok(about, format!("there is one in namespace {namespace}")),
         Ok(false) => Check::ok(about, format!("none in namespace {namespace} yet: nothing is versioned there")),
     }
@@ -456,6 +533,7 @@ impl View for Diagnosis {
         let line = |Check { level, about, says, next }: &Check| {
             let word = match level {
                 Level::Ok => paint("ok  ", GOOD),
+                Level::NotChecked => paint("skip", FAINT),
                 Level::Warn => paint("warn", MOVING),
                 Level::Fail => paint("FAIL", BAD),
             };
@@ -477,9 +555,9 @@ mod tests {
         Facts {
             address: "https://10.0.0.1:6443/".into(),
             namespace: "shop".into(),
-            server: "v1.36.4".into(),
+            server: Ok("v1.36.4".into()),
             skew_seconds: Some(0),
-            kinds: set(&KINDS),
+            kinds: Ok(set(&KINDS)),
             operators: Ok(vec![Operator {
                 namespace: "lockstep-system".into(),
                 image: "lockstep.dev/lockstep:0.1.0".into(),
@@ -514,7 +592,7 @@ mod tests {
         facts.pinning = Ok(["lockstep-pins".to_owned()].into());
         facts.guarding = Ok(BTreeSet::new());
         facts.missing_rights = Ok(vec!["patch releases".into()]);
-        facts.table = Err("forbidden".into());
+        facts.table = Err(Unseen::Failed("the API server is shutting down".into()));
         if let Ok(operators) = &mut facts.operators {
             operators[0].ready = 0;
         }
@@ -535,7 +613,58 @@ mod tests {
 
     #[test]
     fn a_cluster_without_lockstep_says_how_to_install_it() {
-        let facts = Facts { kinds: BTreeSet::new(), ..well() };
+        let facts = Facts { kinds: Ok(BTreeSet::new()), ..well() };
         assert!(shown(&facts).contains("helm install"));
+        assert_eq!(outcome(&diagnose(&facts), RIGHTS_CHECK), Outcome::Unwell);
+    }
+
+    fn forbidden<T>(right: &str) -> Seen<T> {
+        Err(Unseen::Forbidden(right.to_owned()))
+    }
+
+    /// As somebody sees it who has rights in one namespace.
+    fn from_one_namespace() -> Facts {
+        Facts {
+            operators: seen_from_here(Ok(Vec::new())),
+            lease: forbidden("get leases in namespace lockstep-system"),
+            pinning: forbidden("list mutatingadmissionpolicybindings"),
+            guarding: forbidden("list validatingadmissionpolicies"),
+            webhook: forbidden("get mutatingwebhookconfigurations"),
+            ..well()
+        }
+    }
+
+    #[test]
+    fn what_one_may_not_look_at_is_not_checked_and_has_not_failed() {
+        let facts = from_one_namespace();
+        insta::assert_snapshot!(shown(&facts));
+        assert_eq!(outcome(&diagnose(&facts), RIGHTS_CHECK), Outcome::Done);
+        let blind = Facts { missing_rights: Ok(vec!["list versionedconfigs".into()]), ..facts.clone() };
+        assert_eq!(outcome(&diagnose(&blind), RIGHTS_CHECK), Outcome::Unwell, "your own rights do not suffice");
+        let unsure = Facts { missing_rights: forbidden("create selfsubjectaccessreviews"), ..facts };
+        assert_eq!(outcome(&diagnose(&unsure), RIGHTS_CHECK), Outcome::Unwell, "nothing of it is known");
+    }
+
+    #[test]
+    fn a_test_of_the_installation_must_see_the_operator() {
+        let without_policies = Facts { pinning: forbidden("list"), guarding: forbidden("list"), ..well() };
+        assert_eq!(outcome(&diagnose(&without_policies), OPERATOR_CHECK), Outcome::Done);
+        assert_eq!(outcome(&diagnose(&from_one_namespace()), OPERATOR_CHECK), Outcome::Unwell);
+    }
+
+    #[test]
+    fn a_lease_that_is_not_where_it_was_looked_for_may_be_elsewhere() {
+        let elsewhere = Facts { lease: Ok(None), ..from_one_namespace() };
+        assert_eq!(leader_check(&elsewhere).level, Level::NotChecked);
+        assert_eq!(leader_check(&Facts { lease: Ok(None), ..well() }).level, Level::Fail);
+    }
+
+    #[test]
+    fn an_operator_that_is_seen_from_here_is_looked_at() {
+        let here = well().operators;
+        assert_eq!(seen_from_here(here.clone()).map(|found| found.len()), here.map(|found| found.len()));
+        assert!(matches!(seen_from_here(forbidden("list deployments")), Err(Unseen::Forbidden(_))));
+        let failed = Unseen::Failed("timeout".into());
+        assert_eq!(seen_from_here(Err(failed.clone())).map(|found| found.len()), Err(failed));
     }
 }

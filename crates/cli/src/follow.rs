@@ -15,14 +15,14 @@ use crate::Outcome;
 use crate::cluster::Cluster;
 use crate::content::Content;
 use crate::names::typed;
-use crate::output::{BAD, Format, GOOD, MOVING, View, paint, print, render};
+use crate::output::{BAD, Format, GOOD, MOVING, View, harmless, paint, print, render, say};
 use crate::progress::Progress;
 use crate::status::under_way;
 
 /// How often the cluster is asked.
 pub(crate) const POLL: Duration = Duration::from_millis(500);
 /// How long a refusal may still be about an earlier change: the operator needs a moment to look at a new one.
-const REFUSAL_GRACE: Duration = Duration::from_secs(3);
+pub(crate) const REFUSAL_GRACE: Duration = Duration::from_secs(3);
 
 /// How often in a row the cluster may not answer: a release outlasts a lost connection.
 pub(crate) const FAILURE_LIMIT: u32 = 10;
@@ -119,6 +119,14 @@ pub(crate) async fn follow(
     Ok(outcome(&ends.ends))
 }
 
+/// What there is to say where nothing has to be followed: a sentence for people, and for programs what they get at any other end.
+pub(crate) fn conclude(format: Format, sentence: &str, ends: Vec<End>) -> Result<()> {
+    match format {
+        Format::Table | Format::Wide => say(sentence),
+        Format::Json | Format::Yaml => print(&render(&Ends { ends }, format)?),
+    }
+}
+
 /// The worst of them.
 pub(crate) fn outcome(ends: &[End]) -> Outcome {
     ends.iter().map(|end| end.result).max().map_or(Outcome::Done, Ending::outcome)
@@ -157,11 +165,17 @@ pub(crate) async fn ends(
     Ok(ends.into_iter().flatten().collect())
 }
 
-/// One look at one config.
+/// One look at one config. The releases come first: what a VersionedConfig calls current must not be older than the end of a release that
+/// is not seen any more.
 async fn look(cluster: &Cluster, wanted: &mut Wanted, progress: &mut Progress) -> Result<Option<End>> {
+    let mut releases = cluster.releases_of(&wanted.config).await?;
     let Some(object) = cluster.find(&wanted.config).await? else { return Ok(None) };
+    if let Some(missed) = missed(&object, &releases) {
+        let found = cluster.api::<Release>().get_opt(missed).await;
+        let found = found.map_err(|error| cluster.explain(error, || format!("read release {missed}")))?;
+        releases.splice(..0, found);
+    }
     let target = target(cluster, &object, &mut wanted.what).await?;
-    let releases = cluster.releases_of(&wanted.config).await?;
     let standing = standing(&object, &releases, target.as_deref(), |release| progress.has_seen(release));
     let is_shown = |name: &str| progress.has_seen(name) || standing == Standing::Moving(name.to_owned());
     let shown: Vec<&Release> = releases.iter().rev().filter(|release| is_shown(name(release))).collect();
@@ -178,6 +192,12 @@ async fn look(cluster: &Cluster, wanted: &mut Wanted, progress: &mut Progress) -
         }
         Standing::Moving(_) => None,
     })
+}
+
+/// The release that failed with what is held, if it is younger than these: it says how.
+fn missed<'a>(object: &'a VersionedConfig, releases: &[Release]) -> Option<&'a str> {
+    let held = object.status.as_ref()?.held.as_ref()?;
+    releases.iter().all(|release| name(release) != held.release).then_some(held.release.as_str())
 }
 
 /// The content that is waited for; None if the version that had it is gone.
@@ -259,7 +279,7 @@ fn standing(
         Standing::Ended(End { config: config.to_string(), version: version.clone(), result, release, reason })
     };
     let Some(target) = target else {
-        let refused = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Ready.name());
+        let refused = status.condition(ConditionType::Ready);
         let refused = refused.filter(|condition| condition.reason == "Refused");
         return refused.map_or(Standing::Waiting, |condition| end(Ending::Rejected, "", &condition.message));
     };
@@ -320,9 +340,28 @@ fn ending(release: &Release) -> Option<Ending> {
     }
 }
 
-/// A release that has ended: what is left to say of it.
-pub(crate) fn ended(release: &Release) -> Outcome {
-    ending(release).map_or(Outcome::NotReleased, Ending::outcome)
+/// A release that has ended: what is left to say of it. All configs of a release end together, so one stands for all.
+pub(crate) fn ended(release: &Release) -> Option<End> {
+    let step = release.spec.moves.first()?;
+    Some(End {
+        config: ConfigRef::from(&step.source).to_string(),
+        version: step.to_version.clone(),
+        result: ending(release).unwrap_or(Ending::Superseded),
+        release: name(release).to_owned(),
+        reason: release.status.as_ref().map(|status| status.reason.clone()).unwrap_or_default(),
+    })
+}
+
+/// A config that nothing moves: its current version has arrived already.
+pub(crate) fn at_rest(object: &VersionedConfig) -> Option<End> {
+    let current = object.status.as_ref()?.current.as_ref()?;
+    Some(End {
+        config: ConfigRef::from(&object.spec.source).to_string(),
+        version: current.version.clone(),
+        result: Ending::Released,
+        release: String::new(),
+        reason: String::new(),
+    })
 }
 
 fn too_late(wanted: &Wanted, timeout: SignedDuration) -> End {
@@ -356,7 +395,7 @@ impl End {
     pub(crate) fn text(&self) -> String {
         let Self { config, version, release, reason, .. } = self;
         let typed = config.parse().map_or_else(|_| config.clone(), |config| typed(&config));
-        let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        let because = if reason.is_empty() { String::new() } else { format!(": {}", harmless(reason)) };
         match self.result {
             Ending::Released => format!("{config}: {}", paint(&format!("{version} is current"), GOOD)),
             Ending::Unjudged => format!("{config}: {}{because}", paint(&format!("{version} is released"), MOVING)),
@@ -371,7 +410,10 @@ impl End {
                 "{config}: {}{because}. Follow what came after it: lockstep watch {typed}",
                 paint(&format!("{version} was replaced"), MOVING)
             ),
-            Ending::Rejected => format!("{config}: {}{because}", paint("rejected", BAD)),
+            Ending::Rejected => {
+                let place = if release.is_empty() { String::new() } else { format!(" in {release}") };
+                format!("{config}: {}{place}{because}", paint("rejected", BAD))
+            }
             Ending::NotReleased => {
                 let next = format!("Change the config, or try it again: lockstep retry {typed}");
                 format!(
@@ -431,7 +473,44 @@ mod tests {
         if let Some(status) = &mut rejected[0].status {
             status.phase = "Rejected".into();
         }
-        assert_eq!(how(standing(&held(), &rejected, Some("app-3"), |_| false)).0, Ending::Rejected);
+        let (result, text) = how(standing(&held(), &rejected, Some("app-3"), |_| false));
+        assert_eq!(result, Ending::Rejected);
+        assert_eq!(text, "configmap/app: rejected in configmap-app-2: Deployment web: pod web-x crashes");
+    }
+
+    #[test]
+    fn the_release_of_what_is_held_is_looked_for_when_it_came_after_the_others() {
+        let failed = releases();
+        assert_eq!(missed(&held(), &failed[1..]), Some("configmap-app-2"));
+        assert_eq!(missed(&held(), &failed), None);
+        assert_eq!(missed(&moving(), &[]), None, "nothing is held");
+    }
+
+    #[test]
+    fn a_release_that_has_ended_says_how() {
+        let all = releases();
+        let told = json!(ended(&all[0]));
+        assert_eq!(told["result"], "notReleased");
+        assert_eq!((&told["config"], &told["version"]), (&json!("configmap/app"), &json!("r3")));
+        assert_eq!(
+            (&told["release"], &told["reason"]),
+            (&json!("configmap-app-2"), &json!("Deployment web: pod web-x crashes"))
+        );
+        assert_eq!(outcome(&Vec::from_iter(ended(&all[1]))), Outcome::Done);
+        let mut superseded = baking();
+        if let Some(status) = &mut superseded.status {
+            status.phase = "Superseded".into();
+        }
+        assert_eq!(outcome(&Vec::from_iter(ended(&superseded))), Outcome::NotReleased);
+    }
+
+    #[test]
+    fn what_rests_is_told_to_programs_as_any_other_end() {
+        assert_eq!(
+            json!(at_rest(&held())),
+            json!({"config": "configmap/app", "version": "1.1.0", "result": "released"})
+        );
+        assert_eq!(render(&Ends { ends: Vec::new() }, Format::Json).unwrap(), "[]\n");
     }
 
     #[test]

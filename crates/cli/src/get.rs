@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::cluster::Cluster;
 use crate::content::{Content, version};
 use crate::names::ConfigName;
-use crate::output::{FAINT, Format, STRONG, View, paint, print, render};
+use crate::output::{FAINT, Format, STRONG, View, harmless, paint, print, render};
 
 /// Stands for a value that is not shown.
 const MASK: &str = "********";
@@ -72,10 +72,10 @@ impl View for Shown {
         let mut text = format!("{} {version} {}\n", paint(config, STRONG), paint(&format!("({object})"), FAINT));
         for (key, value) in &self.data {
             if value.contains('\n') {
-                let lines: String = value.lines().map(|line| format!("  {line}\n")).collect();
+                let lines: String = value.lines().map(|line| format!("  {}\n", harmless(line))).collect();
                 text += &format!("{key}: |\n{lines}");
             } else {
-                text += &format!("{key}: {value}\n");
+                text += &format!("{key}: {}\n", harmless(value));
             }
         }
         if self.is_masked {
@@ -101,6 +101,16 @@ mod tests {
         let version = version(&object, "r3").unwrap();
         let view = Shown::new(&ConfigRef::new(ConfigKind::ConfigMap, "app"), version, &content, false);
         insta::assert_snapshot!(plain(&view.text(false)));
+    }
+
+    #[test]
+    fn a_value_does_not_steer_the_terminal() {
+        let content = config_map(&[("a", "\u{1b}[2J"), ("b", "1\n\u{202e}2\n")]);
+        let object = moving();
+        let config = ConfigRef::new(ConfigKind::ConfigMap, "app");
+        let view = Shown::new(&config, version(&object, "r3").unwrap(), &content, false);
+        let text = plain(&view.text(false));
+        assert!(text.contains(r"a: \u{1b}[2J") && text.contains("  1\n  \\u{202e}2\n"), "{text}");
     }
 
     #[test]

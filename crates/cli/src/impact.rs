@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use clap::Args;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lockstep_api::{PinTableSpec, ReleasePolicy, VersionedConfig};
 use lockstep_core::keys::{KeyDigests, Used, is_concerned};
 use lockstep_core::policy::{BatchSize, Policy};
@@ -53,12 +54,14 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
 /// Reads all that bears on a change of one config.
 async fn look(cluster: &Cluster, config: ConfigRef, new: Option<Content>, policy: Option<String>) -> Result<Impact> {
     let object = cluster.find(&config).await?;
+    let source = if policy.is_none() { source(cluster, &config).await? } else { None };
+    // A file may bring a config that is not there yet.
+    if new.is_none() {
+        ensure_known(&config, &cluster.namespace, object.as_ref(), source.as_ref())?;
+    }
     let table = cluster.table().await?;
     let workloads = cluster.workloads().await?;
-    let policy = match policy {
-        Some(policy) => Some(policy),
-        None => policy_of(cluster, &config).await?,
-    };
+    let policy = policy.or_else(|| source?.annotations?.remove(names::POLICY));
     let policy_name = policy.unwrap_or_else(|| names::DEFAULT_POLICY.to_owned());
     let found = cluster.api::<ReleasePolicy>().get(&policy_name).await;
     let found = cluster.optional(found, || format!("read ReleasePolicy {policy_name}"))?;
@@ -85,19 +88,32 @@ async fn look(cluster: &Cluster, config: ConfigRef, new: Option<Content>, policy
     Ok(facts.impact())
 }
 
-/// The policy that the config itself names.
-async fn policy_of(cluster: &Cluster, config: &ConfigRef) -> Result<Option<String>> {
+/// What is known of the config itself without reading its content; None if it is not there.
+async fn source(cluster: &Cluster, config: &ConfigRef) -> Result<Option<ObjectMeta>> {
     let doing = || format!("read {config}");
     let name = &config.name;
-    let meta = match config.kind {
+    Ok(match config.kind {
         ConfigKind::ConfigMap => {
             cluster.optional(cluster.api::<ConfigMap>().get_metadata(name).await, doing)?.map(|found| found.metadata)
         }
         ConfigKind::Secret => {
             cluster.optional(cluster.api::<Secret>().get_metadata(name).await, doing)?.map(|found| found.metadata)
         }
-    };
-    Ok(meta.and_then(|meta| meta.annotations?.remove(names::POLICY)))
+    })
+}
+
+/// A config whose source was deleted is known for as long as somebody uses it.
+fn ensure_known(
+    config: &ConfigRef,
+    namespace: &str,
+    object: Option<&VersionedConfig>,
+    source: Option<&ObjectMeta>,
+) -> Result<()> {
+    ensure!(
+        object.is_some() || source.is_some(),
+        "there is no {config} in namespace {namespace}: check the name, or choose another namespace with -n"
+    );
+    Ok(())
 }
 
 /// The versions whose content is compared with the new one: those that run, the current one and the held one.
@@ -448,6 +464,16 @@ mod tests {
     #[test]
     fn of_any_change() {
         insta::assert_snapshot!("any", plain(&impact(Some(&held()), None).text(false)));
+    }
+
+    #[test]
+    fn a_config_that_nobody_knows_is_an_error() {
+        let known = |object: Option<&VersionedConfig>, source: Option<&ObjectMeta>| {
+            ensure_known(&app(), "shop", object, source).map_err(|error| error.to_string())
+        };
+        assert_eq!(known(Some(&held()), None), Ok(()), "its source is gone");
+        assert_eq!(known(None, Some(&ObjectMeta::default())), Ok(()), "it is not versioned");
+        assert!(known(None, None).unwrap_err().starts_with("there is no configmap/app in namespace shop"));
     }
 
     #[test]

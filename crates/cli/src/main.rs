@@ -35,9 +35,10 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
+use serde::Serialize;
 
 use crate::cluster::{Cluster, Connection};
-use crate::output::{Format, say};
+use crate::output::{Format, View, print, render};
 use crate::steer::Wish;
 
 /// Releases configuration on Kubernetes the way teams release code
@@ -115,6 +116,18 @@ enum Command {
     },
 }
 
+/// The answer of `lockstep version`.
+#[derive(Debug, Serialize)]
+struct Version {
+    version: &'static str,
+}
+
+impl View for Version {
+    fn text(&self, _: bool) -> String {
+        format!("lockstep {}\n", self.version)
+    }
+}
+
 /// How a command ended, if it did not fail: a pipeline reads it from the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -179,7 +192,7 @@ fn run(arguments: Arguments) -> Result<Outcome> {
             );
             operator::run(flags)?;
         }
-        Command::Version => say(format!("lockstep {}", env!("CARGO_PKG_VERSION")))?,
+        Command::Version => print(&render(&Version { version: env!("CARGO_PKG_VERSION") }, arguments.output)?)?,
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "lockstep", &mut io::stdout());
         }
@@ -287,6 +300,13 @@ mod tests {
                 assert!(known.contains(&word), "{document}: there is no `lockstep {word}`");
             }
         }
+    }
+
+    #[test]
+    fn programs_can_read_the_version() {
+        let version = Version { version: "1.2.3" };
+        assert_eq!(render(&version, Format::Table).unwrap(), "lockstep 1.2.3\n");
+        assert_eq!(render(&version, Format::Json).unwrap(), "{\n  \"version\": \"1.2.3\"\n}\n");
     }
 
     #[test]

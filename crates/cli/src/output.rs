@@ -1,6 +1,7 @@
 //! How answers are printed: for people as text, for programs as JSON or YAML.
 
-use std::io::{self, Write};
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
@@ -84,6 +85,32 @@ pub(crate) fn paint(text: &str, style: Style) -> String {
     format!("{style}{text}{style:#}")
 }
 
+/// Text of others as a terminal may have it: what would move the cursor, change colours or turn the direction of writing is escaped.
+pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
+    if !text.contains(steers_terminal) {
+        return Cow::Borrowed(text);
+    }
+    let escaped = |c: char| if steers_terminal(c) { c.escape_default().to_string() } else { c.to_string() };
+    Cow::Owned(text.chars().map(escaped).collect())
+}
+
+fn steers_terminal(c: char) -> bool {
+    (c.is_control() && c != '\t') || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// How wide a table may be; None for any width.
+pub(crate) fn page_width() -> Option<usize> {
+    let stdout = io::stdout();
+    let terminal = if stdout.is_terminal() { rustix::termios::tcgetwinsize(&stdout).ok() } else { None };
+    width(std::env::var("COLUMNS").ok().as_deref(), terminal.map(|size| size.ws_col))
+}
+
+/// What the user says counts for more than what the terminal says, and zero is nobody's width.
+fn width(columns: Option<&str>, terminal: Option<u16>) -> Option<usize> {
+    let told = columns.and_then(|columns| columns.trim().parse().ok());
+    [told, terminal.map(usize::from)].into_iter().flatten().find(|width| *width > 0)
+}
+
 /// An error with its causes; those that it names itself are not repeated.
 pub(crate) fn told(error: &anyhow::Error) -> String {
     let mut text = String::new();
@@ -124,6 +151,22 @@ mod tests {
     fn causes_are_told_once() {
         let error = anyhow::anyhow!("no such file").context("/a: no such file").context("cannot read");
         assert_eq!(told(&error), "cannot read: /a: no such file");
+    }
+
+    #[test]
+    fn nobody_elses_text_steers_the_terminal() {
+        assert_eq!(harmless("plain\ttext: grün"), "plain\ttext: grün");
+        assert_eq!(harmless("\u{1b}[2Jgone\r\u{9b}"), "\\u{1b}[2Jgone\\r\\u{9b}");
+        assert_eq!(harmless("a\u{202e}b\u{2066}c\nd"), "a\\u{202e}b\\u{2066}c\\nd");
+    }
+
+    #[test]
+    fn the_width_is_the_users_or_the_terminals() {
+        assert_eq!(width(Some("80"), Some(120)), Some(80));
+        assert_eq!(width(None, Some(120)), Some(120));
+        assert_eq!(width(Some("wide"), Some(120)), Some(120));
+        assert_eq!(width(Some("0"), Some(0)), None);
+        assert_eq!(width(None, None), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use lockstep_api::{Release, ReleaseConsumer};
 use lockstep_core::health::Rollout;
 
-use crate::output::{Format, paint, say};
+use crate::output::{Format, harmless, paint, say};
 use crate::status::phase_style;
 
 /// Shows releases and rollouts; each look at one is compared with the one before.
@@ -110,7 +110,7 @@ pub(crate) fn headline(release: &Release) -> String {
     let moves = release.spec.moves.iter();
     let moves: Vec<String> =
         moves.map(|step| format!("{} {} → {}", step.source.name, step.from_version, step.to_version)).collect();
-    let reason = if status.reason.is_empty() { String::new() } else { format!(": {}", status.reason) };
+    let reason = if status.reason.is_empty() { String::new() } else { format!(": {}", harmless(&status.reason)) };
     format!("{}: {}: {}{reason}", name(release), moves.join(", "), paint(&phase, phase_style(&phase)))
 }
 

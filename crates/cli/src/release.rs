@@ -60,6 +60,9 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
     if let Some(reason) = &flags.reason {
         objects.iter_mut().filter(|object| manifest::config(object).is_some()).for_each(|object| note(object, reason));
     }
+    for object in &objects {
+        check(object).with_context(|| shown(object))?;
+    }
     manifest::order(&mut objects);
     // All or nothing: half a file would be released alone.
     for object in objects.iter().filter(|object| !manifest::depends_on(object, &objects)) {
@@ -72,8 +75,6 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
     for object in &objects {
         let cluster = place(cluster, object);
         let config = manifest::config(object);
-        let content = config.as_ref().map(|config| Content::of_manifest(config.kind, object)).transpose();
-        let content = content.with_context(|| shown(object))?;
         let applied = match apply(&cluster, object, flags.force_conflicts, false).await? {
             Applied::Yes(applied) => applied,
             Applied::Refused(why) => {
@@ -89,7 +90,8 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
         if flags.wait && rollouts::has_pods(object) {
             written.push(workload(&cluster, object).await?);
         }
-        if let Some((config, content)) = config.zip(content).filter(|_| is_versioned) {
+        if let Some(config) = config.filter(|_| is_versioned) {
+            let content = content_of(&config, &applied).with_context(|| shown(object))?;
             wanted.push((cluster, Wanted { config, what: What::Content(Box::new(content), BTreeSet::new()) }));
         }
     }
@@ -145,6 +147,16 @@ async fn workload(cluster: &Cluster, object: &Value) -> Result<Written> {
     let followed =
         if rollouts::can_follow(object) { Some((cluster.clone(), api(cluster, object).await?)) } else { None };
     Ok(Written { workload, followed })
+}
+
+/// Whether a config can be what the file says. The API server would tell as well, with the value.
+fn check(object: &Value) -> Result<()> {
+    manifest::config(object).map_or(Ok(()), |config| Content::of_manifest(config.kind, object).map(drop))
+}
+
+/// The content that a config has now: keys that others manage are part of it, whatever the file says.
+fn content_of(config: &ConfigRef, applied: &DynamicObject) -> Result<Content> {
+    Content::of_manifest(config.kind, &applied.data)
 }
 
 /// Where an object goes.
@@ -260,4 +272,32 @@ async fn api(cluster: &Cluster, object: &Value) -> Result<Api<DynamicObject>> {
         Scope::Cluster => Api::all_with(cluster.client.clone(), &resource),
         Scope::Namespaced => Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &resource),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_followed_is_the_config_as_it_was_written() {
+        let config: ConfigRef = "configmap/app".parse().unwrap();
+        let applied = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app"},
+            "data": {"COLOR": "blue", "LEVEL": "of another manager"},
+        });
+        let applied: DynamicObject = serde_json::from_value(applied).unwrap();
+        let content = content_of(&config, &applied).unwrap();
+        assert_eq!(content.values.keys().collect::<Vec<_>>(), ["COLOR", "LEVEL"]);
+    }
+
+    #[test]
+    fn a_file_is_checked_before_any_of_it_is_sent() {
+        let of = |data: Value| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db"}, "data": data});
+        assert!(check(&of(json!({"password": "aHVudGVyMg=="}))).is_ok());
+        let error = check(&of(json!({"password": 1234}))).unwrap_err().to_string();
+        assert!(!error.contains("1234"), "{error}");
+        assert!(check(&json!({"apiVersion": "v1", "kind": "Service", "data": 1})).is_ok(), "it is no config");
+    }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::cluster::Cluster;
 use crate::names::{ConfigName, typed};
-use crate::output::{BAD, FAINT, Format, GOOD, MOVING, STRONG, View, age, paint, print, render};
+use crate::output::{BAD, FAINT, Format, GOOD, MOVING, STRONG, View, age, harmless, page_width, paint, print, render};
 use crate::table::{Cell, Table};
 
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
         let releases = cluster.releases(flags.all_namespaces).await?;
         let configs = objects.iter().map(|object| ConfigStatus::new(object, &releases, None, now)).collect();
         let namespace = (!flags.all_namespaces).then(|| cluster.namespace.clone());
-        render(&AllStatus { configs, namespace }, format)?
+        render(&AllStatus { configs, namespace, width: page_width() }, format)?
     };
     print(&text)
 }
@@ -58,6 +58,9 @@ pub(crate) struct ConfigStatus {
     /// Why a change did not become a version.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
+    /// Why changes of the config do not become versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_followed: Option<String>,
     consumer_count: i64,
     consumers: Vec<ConsumerView>,
 }
@@ -171,7 +174,8 @@ impl ConfigStatus {
                 rolling: open.and_then(|open| RollingView::new(open, &config, &consumer.kind, &consumer.name)),
             }
         });
-        let ready = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Ready.name());
+        let ready = status.condition(ConditionType::Ready);
+        let unfollowed = status.condition(ConditionType::Followed).filter(|followed| followed.status == "False");
         Self {
             current: status.current.as_ref().map(|current| {
                 // The list is written as a whole, so it is never a mixture of two versions.
@@ -189,6 +193,7 @@ impl ConfigStatus {
                 instead_of: choice.instead_of.as_ref().map(|named| version_name(&status, named)),
             }),
             refused: ready.filter(|ready| ready.reason == "Refused").map(|ready| ready.message.clone()),
+            not_followed: unfollowed.map(|unfollowed| unfollowed.message.clone()),
             consumer_count: status.consumer_count,
             consumers: consumers.collect(),
             config: config.to_string(),
@@ -199,7 +204,6 @@ impl ConfigStatus {
     fn row(&self, table: &mut Table, with_namespace: bool) {
         let moving = self.moving.as_ref();
         let phase = moving.map(|moving| Cell::styled(&moving.phase, phase_style(&moving.phase)));
-        let why = moving.map(|moving| &moving.reason).or(self.held.as_ref().map(|held| &held.reason));
         table.row([
             Cell::from(if with_namespace { self.namespace.as_str() } else { "" }),
             self.config.as_str().into(),
@@ -211,8 +215,16 @@ impl ConfigStatus {
             Cell::styled(self.held.as_ref().map(|held| held.version.clone()).unwrap_or_default(), BAD),
             self.consumer_count.to_string().into(),
             self.current.as_ref().map(|current| current.age.clone()).unwrap_or_default().into(),
-            self.refused.as_ref().or(why).cloned().unwrap_or_default().into(),
+            self.why().unwrap_or_default().into(),
         ]);
+    }
+
+    /// What matters most of all that there is to say.
+    fn why(&self) -> Option<&str> {
+        let moving = self.moving.as_ref().map(|moving| &moving.reason);
+        let held = self.held.as_ref().map(|held| &held.reason);
+        let all = [self.refused.as_ref(), moving, held, self.not_followed.as_ref()];
+        all.into_iter().flatten().map(String::as_str).find(|why| !why.is_empty())
     }
 }
 
@@ -276,7 +288,7 @@ impl View for ConfigStatus {
     fn text(&self, is_wide: bool) -> String {
         let mut text = format!("{} in namespace {}\n", paint(&self.config, STRONG), self.namespace);
         let mut line = |title: &str, style, words: String| {
-            text += &format!("  {}  {words}\n", paint(&format!("{title:<8}"), style));
+            text += &format!("  {}  {}\n", paint(&format!("{title:<8}"), style), harmless(&words));
         };
         match &self.current {
             Some(current) => line("current", GOOD, described(current)),
@@ -306,6 +318,9 @@ impl View for ConfigStatus {
         if let Some(refused) = &self.refused {
             line("refused", BAD, refused.clone());
         }
+        if let Some(why) = &self.not_followed {
+            line("followed", MOVING, format!("no: {why}"));
+        }
         if self.consumers.is_empty() {
             line("used by", FAINT, "nothing".to_owned());
             return text;
@@ -330,10 +345,13 @@ impl ConfigStatus {
     /// What a person has to know, in a line.
     fn trouble(&self, with_namespace: bool) -> Option<String> {
         let place = if with_namespace { format!(" in {}", self.namespace) } else { String::new() };
-        let says = match (&self.refused, &self.held) {
-            (Some(refused), _) => format!("{}: {refused}", paint("refused", BAD)),
-            (None, Some(held)) => format!("{} is {}: {}", held.version, paint("held", BAD), held.reason),
-            (None, None) => return None,
+        let says = match (&self.refused, &self.held, &self.not_followed) {
+            (Some(refused), ..) => format!("{}: {}", paint("refused", BAD), harmless(refused)),
+            (None, Some(held), _) => {
+                format!("{} is {}: {}", held.version, paint("held", BAD), harmless(&held.reason))
+            }
+            (None, None, Some(why)) => format!("{}: {}", paint("not followed", MOVING), harmless(why)),
+            (None, None, None) => return None,
         };
         Some(format!("{}{place}: {says}\n", self.config))
     }
@@ -363,6 +381,9 @@ pub(crate) struct AllStatus {
     configs: Vec<ConfigStatus>,
     #[serde(skip)]
     namespace: Option<String>,
+    /// How wide the table may be.
+    #[serde(skip)]
+    width: Option<usize>,
 }
 
 const HEADER: [&str; 11] =
@@ -386,7 +407,7 @@ impl View for AllStatus {
         }
         let troubles: String = self.configs.iter().filter_map(|config| config.trouble(everywhere)).collect();
         let gap = if troubles.is_empty() { "" } else { "\n" };
-        table.columns(first..HEADER.len() - 1).render() + gap + &troubles
+        table.columns(first..HEADER.len() - 1).render_within(self.width) + gap + &troubles
     }
 }
 
@@ -398,6 +419,8 @@ fn version_name(status: &VersionedConfigStatus, named: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::fixtures::{NOW, baking, held, moving, releases, table, versioned};
     use crate::output::plain;
@@ -422,16 +445,67 @@ mod tests {
         let objects = [moving(), held(), versioned("secret", "db")];
         let all = [baking()];
         let configs = || objects.iter().map(|object| ConfigStatus::new(object, &all, None, NOW)).collect();
-        let view = AllStatus { configs: configs(), namespace: None };
+        let view = AllStatus { configs: configs(), namespace: None, width: None };
         insta::assert_snapshot!("all", plain(&view.text(false)));
-        let view = AllStatus { configs: configs(), namespace: Some("shop".into()) };
+        let view = AllStatus { configs: configs(), namespace: Some("shop".into()), width: None };
         insta::assert_snapshot!("all_wide", plain(&view.text(true)));
         insta::assert_snapshot!("all_json", render(&view, Format::Json).unwrap());
     }
 
     #[test]
     fn nothing_is_versioned() {
-        let view = AllStatus { configs: Vec::new(), namespace: Some("shop".into()) };
+        let view = AllStatus { configs: Vec::new(), namespace: Some("shop".into()), width: None };
         assert!(view.text(false).contains("lockstep adopt"));
+    }
+
+    /// As the operator reports a config that opted out.
+    fn opted_out(mut object: VersionedConfig) -> VersionedConfig {
+        let condition = json!({
+            "type": "Followed", "status": "False", "reason": "OptedOut", "lastTransitionTime": NOW.to_string(),
+            "message": "the ConfigMap does not opt in any more",
+        });
+        if let Some(status) = &mut object.status {
+            status.conditions = vec![serde_json::from_value(condition).unwrap()];
+        }
+        object
+    }
+
+    #[test]
+    fn a_config_that_is_not_followed_says_so_wherever_nothing_matters_more() {
+        let why = "the ConfigMap does not opt in any more";
+        let object = opted_out(versioned("configmap", "app"));
+        assert!(one(&object, &[]).contains(&format!("  followed  no: {why}\n")), "{}", one(&object, &[]));
+        let view = ConfigStatus::new(&object, &[], None, NOW);
+        assert_eq!(json!(view)["notFollowed"], why);
+        assert_eq!(view.why(), Some(why));
+        assert_eq!(plain(&view.trouble(false).unwrap()), format!("configmap/app: not followed: {why}\n"));
+
+        let held = ConfigStatus::new(&opted_out(held()), &releases(), None, NOW);
+        assert_eq!(held.why(), Some("Deployment web: pod web-x crashes"));
+        assert!(held.trouble(false).unwrap().contains("crashes"));
+        let followed = ConfigStatus::new(&versioned("configmap", "app"), &[], None, NOW);
+        assert!(json!(followed).get("notFollowed").is_none() && followed.trouble(false).is_none());
+    }
+
+    #[test]
+    fn a_reason_does_not_steer_the_terminal() {
+        let mut object = held();
+        if let Some(status) = &mut object.status {
+            let reason = Some("\u{1b}[2J\u{202e}".to_owned());
+            status.versions.iter_mut().chain(&mut status.current).for_each(|version| version.reason = reason.clone());
+        }
+        let text = one(&object, &releases());
+        assert!(text.contains(r"\u{1b}[2J\u{202e}"), "{text}");
+    }
+
+    #[test]
+    fn a_long_name_does_not_push_the_table_off_the_screen() {
+        let objects = [versioned("configmap", &"long-".repeat(40)), moving()];
+        let configs = objects.iter().map(|object| ConfigStatus::new(object, &[baking()], None, NOW)).collect();
+        let view = AllStatus { configs, namespace: Some("shop".into()), width: Some(100) };
+        let text = plain(&view.text(false));
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        assert!(text.contains("configmap/app ") && text.contains('…'), "{text}");
+        assert!(render(&view, Format::Json).unwrap().contains(&"long-".repeat(40)));
     }
 }

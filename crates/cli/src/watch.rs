@@ -1,20 +1,23 @@
 //! `lockstep watch`: a release as it goes on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
 use jiff::SignedDuration;
-use lockstep_api::{Release, VersionSummary, VersionedConfig};
-use lockstep_core::ConfigRef;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{ListParams, ObjectList, PartialObjectMeta};
+use lockstep_api::{ConditionType, Release, VersionSummary, VersionedConfig};
+use lockstep_core::{ConfigKind, ConfigRef};
 use tokio::time::{Instant, sleep};
 
 use crate::Outcome;
 use crate::cluster::Cluster;
-use crate::follow::{Wanted, What, ended, follow};
+use crate::follow::{REFUSAL_GRACE, Wanted, What, at_rest, conclude, ended, follow, outcome};
 use crate::names::{ReleaseName, typed};
-use crate::output::{Format, say};
+use crate::output::Format;
 use crate::progress::headline;
 use crate::status::under_way;
 
@@ -42,72 +45,216 @@ pub(crate) struct Flags {
 
 pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Result<Outcome> {
     let wanted = match &flags.what {
-        None => open(&cluster.releases(false).await?),
+        None => all(cluster).await?,
         Some(ReleaseName::Named(name)) => {
             let found = cluster.release(name).await?;
             if found.phase().has_ended() {
-                say(headline(&found))?;
-                return Ok(ended(&found));
+                let ends = Vec::from_iter(ended(&found));
+                let outcome = outcome(&ends);
+                return conclude(format, &headline(&found), ends).map(|()| outcome);
             }
             target(&found).into_iter().collect()
         }
         Some(ReleaseName::Of(config)) => {
-            let Some(wanted) = moving(cluster, config).await? else {
+            let wanted = moving(cluster, vec![config.clone()], true).await?;
+            if wanted.is_empty() {
                 let object = cluster.versioned_config(config).await?;
-                let current = object.status.as_ref().and_then(|status| status.current.as_ref());
-                let current = current.map_or("no version yet", |current| current.version.as_str());
-                let typed = typed(config);
-                say(format!("nothing moves: {config} is at {current}. More: lockstep status {typed}"))?;
-                return Ok(Outcome::Done);
-            };
-            vec![wanted]
+                return conclude(format, &resting(&object), Vec::from_iter(at_rest(&object))).map(|()| Outcome::Done);
+            }
+            wanted
         }
     };
     if wanted.is_empty() {
-        say(format!("nothing moves in namespace {}", cluster.namespace))?;
-        return Ok(Outcome::Done);
+        let sentence = format!("nothing moves in namespace {}", cluster.namespace);
+        return conclude(format, &sentence, Vec::new()).map(|()| Outcome::Done);
     }
     follow(cluster, wanted, flags.timeout, format).await
 }
 
-/// What a config is on its way to. A change of a moment ago may still be waiting for the operator, or for further changes.
-async fn moving(cluster: &Cluster, config: &ConfigRef) -> Result<Option<Wanted>> {
-    let deadline = Instant::now() + OPERATOR_GRACE;
+fn resting(object: &VersionedConfig) -> String {
+    let config = ConfigRef::from(&object.spec.source);
+    let current = object.status.as_ref().and_then(|status| status.current.as_ref());
+    let current = current.map_or("no version yet", |current| current.version.as_str());
+    format!("nothing moves: {config} is at {current}. More: lockstep status {}", typed(&config))
+}
+
+/// All that moves in the namespace, and all that is about to.
+async fn all(cluster: &Cluster) -> Result<Vec<Wanted>> {
+    let releases = cluster.releases(false).await?;
+    let objects = cluster.versioned_configs(false).await?;
+    let mut sources = BTreeMap::new();
+    for kind in ConfigKind::ALL {
+        if objects.iter().any(|object| ConfigKind::from(object.spec.source.kind) == kind) {
+            sources.extend(resource_versions(cluster, kind).await?);
+        }
+    }
+    let mut wanted = open(&releases);
+    wanted.extend(moving(cluster, changed(&objects, &sources, &releases), false).await?);
+    Ok(distinct(wanted))
+}
+
+/// Which resource version each config of a kind has. Who may not list them does without.
+async fn resource_versions(cluster: &Cluster, kind: ConfigKind) -> Result<BTreeMap<ConfigRef, String>> {
+    let params = ListParams::default();
+    let listed: kube::Result<Vec<ObjectMeta>> = match kind {
+        ConfigKind::ConfigMap => cluster.api::<ConfigMap>().list_metadata(&params).await.map(metadata),
+        ConfigKind::Secret => cluster.api::<Secret>().list_metadata(&params).await.map(metadata),
+    };
+    let listed = match listed {
+        Err(kube::Error::Api(status)) if status.code == 403 => Vec::new(),
+        listed => listed.map_err(|error| cluster.explain(error, || format!("list {}s", kind.kind())))?,
+    };
+    let named = |meta: ObjectMeta| Some((ConfigRef::new(kind, meta.name?), meta.resource_version?));
+    Ok(listed.into_iter().filter_map(named).collect())
+}
+
+fn metadata<K>(list: ObjectList<PartialObjectMeta<K>>) -> Vec<ObjectMeta>
+where
+    PartialObjectMeta<K>: Clone,
+{
+    list.items.into_iter().map(|object| object.metadata).collect()
+}
+
+/// The configs that may be about to move: no release moves them yet, but their source is not as it was when it was last compared, or a
+/// person chose what they run.
+fn changed(objects: &[VersionedConfig], sources: &BTreeMap<ConfigRef, String>, releases: &[Release]) -> Vec<ConfigRef> {
+    let is_changed = |object: &&VersionedConfig| {
+        let observed = object.status.as_ref().and_then(|status| status.observed_resource_version.as_ref());
+        let source = sources.get(&ConfigRef::from(&object.spec.source));
+        source.is_some() && (source != observed || object.spec.current.is_some())
+    };
+    let moves = |config: &ConfigRef, object: &VersionedConfig| {
+        under_way(config, object.metadata.namespace.as_deref().unwrap_or_default(), releases).is_some()
+    };
+    let found = objects.iter().filter(is_changed).map(|object| (ConfigRef::from(&object.spec.source), object));
+    found.filter(|(config, object)| !moves(config, object)).map(|(config, _)| config).collect()
+}
+
+/// Configs that were changed together may be moved by one release.
+fn distinct(wanted: Vec<Wanted>) -> Vec<Wanted> {
+    let mut known = BTreeSet::new();
+    wanted.into_iter().filter(|wanted| known.insert(wanted.config.clone())).collect()
+}
+
+/// What configs are on their way to; those that rest are left out. A change of a moment ago may still be waiting for the operator, or for
+/// further changes. `are_named`: whether the user asked for these very configs.
+async fn moving(cluster: &Cluster, configs: Vec<ConfigRef>, are_named: bool) -> Result<Vec<Wanted>> {
+    let start = Instant::now();
+    let (mut asked, mut found) = (configs, Vec::new());
     loop {
-        let object = cluster.versioned_config(config).await?;
-        let releases = cluster.releases_of(config).await?;
-        if let Some(release) = under_way(config, &cluster.namespace, &releases) {
-            return Ok(target(release));
+        let mut unclear = Vec::new();
+        for config in asked {
+            let (course, wanted) = look(cluster, &config).await?;
+            match next(&course, are_named, start.elapsed()) {
+                Next::Follow => found.extend(wanted),
+                Next::Leave => {}
+                Next::LookAgain => unclear.push(config),
+                Next::GiveUp => bail!(
+                    "the operator has not taken up the last change of {config} within {} s: see what `lockstep doctor` says",
+                    OPERATOR_GRACE.as_secs()
+                ),
+            }
         }
-        let Some(content) = cluster.content(config.kind, &config.name).await? else { return Ok(None) };
-        if object.spec.current.is_some() || is_settled(&object, cluster.version_of(&object, &content).await?.as_ref()) {
-            return Ok(None);
+        if unclear.is_empty() {
+            return Ok(found);
         }
-        if is_seen(&object) {
-            let what = What::Content(Box::new(content), BTreeSet::new());
-            return Ok(Some(Wanted { config: config.clone(), what }));
-        }
-        if Instant::now() >= deadline {
-            bail!(
-                "the operator has not taken up the last change of {config} within {} s: see what `lockstep doctor` says",
-                OPERATOR_GRACE.as_secs()
-            );
-        }
+        asked = unclear;
         sleep(POLL).await;
     }
 }
 
-/// Whether the config as it is has been judged: it is current, or held.
-fn is_settled(object: &VersionedConfig, source: Option<&VersionSummary>) -> bool {
-    let (Some(status), Some(source)) = (&object.status, source) else { return false };
-    let is_current = status.current.as_ref().is_some_and(|current| current.object == source.object);
-    is_current || status.held.as_ref().is_some_and(|held| held.object == source.object)
+/// One look at one config. The releases come first, as in `follow`.
+async fn look(cluster: &Cluster, config: &ConfigRef) -> Result<(Course, Option<Wanted>)> {
+    let releases = cluster.releases_of(config).await?;
+    if let Some(release) = under_way(config, &cluster.namespace, &releases) {
+        return Ok((Course::Moves, target(release)));
+    }
+    let Some(object) = cluster.find(config).await? else { return Ok((Course::Rests, None)) };
+    let Some(content) = cluster.content(config.kind, &config.name).await? else { return Ok((Course::Rests, None)) };
+    let course = course(&object, cluster.version_of(&object, &content).await?.as_ref());
+    let what = match &course {
+        Course::To(object) | Course::Held(object) => What::Object(object.clone()),
+        _ => What::Content(Box::new(content), BTreeSet::new()),
+    };
+    Ok((course, Some(Wanted { config: config.clone(), what })))
 }
 
-/// Whether the operator has begun with a change, or refused it: its end can be waited for.
-fn is_seen(object: &VersionedConfig) -> bool {
-    let Some(status) = &object.status else { return false };
-    status.releasing.is_some() || status.conditions.iter().any(|condition| condition.reason == "Refused")
+/// Where a config is going.
+#[derive(Debug, PartialEq, Eq)]
+enum Course {
+    /// It is where it should be.
+    Rests,
+    /// The operator has begun with a change: its end can be waited for.
+    Moves,
+    /// A person asked for the version in this object, and the operator has not begun with it.
+    To(String),
+    /// Its version failed or was rejected: the one in this object.
+    Held(String),
+    /// The operator refused a change: this one, or the one before it.
+    Refused,
+    /// The operator does not follow its changes, or does so only since a moment ago.
+    Unfollowed,
+    /// The operator has not seen the change yet.
+    Unseen,
+}
+
+/// The course of a config that no release moves. `source`: the version that it has as it is now, if there is one already.
+fn course(object: &VersionedConfig, source: Option<&VersionSummary>) -> Course {
+    let Some(status) = &object.status else { return Course::Unseen };
+    let is_current = |object: &str| status.current.as_ref().is_some_and(|current| current.object == object);
+    if let Some(chosen) = chosen(object, source) {
+        return if is_current(&chosen.object) { Course::Rests } else { Course::To(chosen.object.clone()) };
+    }
+    if let Some(source) = source {
+        let held = status.held.as_ref().filter(|held| held.object == source.object);
+        match held {
+            _ if is_current(&source.object) => return Course::Rests,
+            Some(held) if object.spec.retry.as_ref() == Some(&held.release) => return Course::To(held.object.clone()),
+            Some(held) => return Course::Held(held.object.clone()),
+            None => {}
+        }
+    }
+    let is_false = |of: ConditionType| status.condition(of).filter(|condition| condition.status == "False");
+    if status.releasing.is_some() {
+        Course::Moves
+    } else if is_false(ConditionType::Ready).is_some_and(|ready| ready.reason == "Refused") {
+        Course::Refused
+    } else if is_false(ConditionType::Followed).is_some() {
+        Course::Unfollowed
+    } else {
+        Course::Unseen
+    }
+}
+
+/// The version that a person wants to run instead of the source's.
+fn chosen<'a>(object: &'a VersionedConfig, source: Option<&VersionSummary>) -> Option<&'a VersionSummary> {
+    let is_called = |version: &VersionSummary, name: &str| version.version == name || version.object == name;
+    let choice = object.spec.current.as_ref()?;
+    let instead_of = choice.instead_of.as_ref();
+    let holds = instead_of.is_none_or(|name| source.is_some_and(|source| is_called(source, name)));
+    let versions = &object.status.as_ref()?.versions;
+    versions.iter().find(|version| holds && is_called(version, &choice.version))
+}
+
+/// What is to be done about a config.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Follow,
+    Leave,
+    LookAgain,
+    GiveUp,
+}
+
+/// Without a name only what moves is of interest: what is held or refused, and stays as it is, does not.
+fn next(course: &Course, is_named: bool, waited: Duration) -> Next {
+    match course {
+        Course::Moves | Course::To(_) => Next::Follow,
+        Course::Held(_) | Course::Refused if is_named => Next::Follow,
+        Course::Rests | Course::Held(_) => Next::Leave,
+        Course::Refused | Course::Unfollowed if waited >= REFUSAL_GRACE => Next::Leave,
+        Course::Unseen if waited >= OPERATOR_GRACE => Next::GiveUp,
+        Course::Refused | Course::Unfollowed | Course::Unseen => Next::LookAgain,
+    }
 }
 
 fn open(releases: &[Release]) -> Vec<Wanted> {
@@ -122,16 +269,121 @@ fn target(release: &Release) -> Option<Wanted> {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_api::Choice;
+    use serde_json::json;
+
     use super::*;
     use crate::content::version;
-    use crate::fixtures::held;
+    use crate::fixtures::{NOW, baking, held, moving, versioned};
+
+    fn of(object: &VersionedConfig, source: &str) -> Course {
+        course(object, Some(version(object, source).unwrap()))
+    }
+
+    fn with_condition(mut object: VersionedConfig, of: &str, reason: &str) -> VersionedConfig {
+        let condition = json!({
+            "type": of, "status": "False", "reason": reason, "message": "", "lastTransitionTime": NOW.to_string(),
+        });
+        if let Some(status) = &mut object.status {
+            status.conditions = vec![serde_json::from_value(condition).unwrap()];
+        }
+        object
+    }
 
     #[test]
-    fn what_is_current_or_held_does_not_move() {
+    fn what_is_current_rests_and_what_failed_is_held_until_it_is_tried_again() {
         let object = held();
-        assert!(is_settled(&object, Some(version(&object, "current").unwrap())));
-        assert!(is_settled(&object, Some(version(&object, "r3").unwrap())), "it failed");
-        assert!(!is_settled(&object, Some(version(&object, "1.0.0").unwrap())));
-        assert!(!is_settled(&object, None), "its version is not there yet");
+        assert_eq!(of(&object, "current"), Course::Rests);
+        assert_eq!(of(&object, "r3"), Course::Held("app-3".into()));
+        let mut retried = held();
+        retried.spec.retry = Some("configmap-app-2".into());
+        assert_eq!(of(&retried, "r3"), Course::To("app-3".into()));
+    }
+
+    #[test]
+    fn a_change_is_unseen_until_the_operator_says_something_of_it() {
+        let object = held();
+        assert_eq!(of(&object, "1.0.0"), Course::Unseen, "back to an earlier version");
+        assert_eq!(course(&object, None), Course::Unseen, "its version is not there yet");
+        assert_eq!(course(&moving(), None), Course::Moves);
+        assert_eq!(course(&with_condition(held(), "Ready", "Refused"), None), Course::Refused);
+        assert_eq!(course(&with_condition(held(), "Ready", "Held"), None), Course::Unseen);
+        assert_eq!(course(&with_condition(held(), "Followed", "OptedOut"), None), Course::Unfollowed);
+        let new = VersionedConfig { status: None, ..held() };
+        assert_eq!(course(&new, None), Course::Unseen);
+    }
+
+    #[test]
+    fn a_choice_counts_for_as_long_as_it_holds() {
+        let chosen = |version: &str, instead_of: Option<&str>| {
+            let mut object = held();
+            let instead_of = instead_of.map(str::to_owned);
+            object.spec.current = Some(Choice { version: version.to_owned(), instead_of });
+            object
+        };
+        assert_eq!(of(&chosen("1.0.0", None), "r3"), Course::To("app-1".into()));
+        assert_eq!(of(&chosen("1.0.0", Some("app-3")), "r3"), Course::To("app-1".into()));
+        assert_eq!(of(&chosen("1.1.0", Some("r3")), "r3"), Course::Rests, "it has arrived");
+        assert_eq!(course(&chosen("1.0.0", Some("app-3")), None), Course::Unseen, "the config was changed since");
+        assert_eq!(of(&chosen("9.9.9", None), "r3"), Course::Held("app-3".into()), "there is no such version");
+    }
+
+    #[test]
+    fn who_asks_for_a_config_hears_how_it_ended_and_who_asks_for_all_only_of_what_moves() {
+        let held = Course::Held("app-3".into());
+        for (course, named, unnamed) in [
+            (Course::Rests, Next::Leave, Next::Leave),
+            (Course::Moves, Next::Follow, Next::Follow),
+            (Course::To("app-1".into()), Next::Follow, Next::Follow),
+            (held, Next::Follow, Next::Leave),
+            (Course::Refused, Next::Follow, Next::LookAgain),
+            (Course::Unfollowed, Next::LookAgain, Next::LookAgain),
+            (Course::Unseen, Next::LookAgain, Next::LookAgain),
+        ] {
+            assert_eq!(next(&course, true, Duration::ZERO), named, "{course:?}");
+            assert_eq!(next(&course, false, Duration::ZERO), unnamed, "{course:?}");
+        }
+    }
+
+    #[test]
+    fn a_config_that_is_not_clear_is_not_looked_at_forever() {
+        assert_eq!(next(&Course::Refused, false, REFUSAL_GRACE), Next::Leave);
+        assert_eq!(next(&Course::Unfollowed, true, REFUSAL_GRACE), Next::Leave);
+        assert_eq!(next(&Course::Unseen, false, REFUSAL_GRACE), Next::LookAgain);
+        assert_eq!(next(&Course::Unseen, false, OPERATOR_GRACE), Next::GiveUp);
+    }
+
+    #[test]
+    fn configs_whose_source_is_another_than_the_one_that_was_compared_may_be_about_to_move() {
+        let observed = |name: &str, at: Option<&str>| {
+            let mut object = versioned("configmap", name);
+            if let Some(status) = &mut object.status {
+                status.observed_resource_version = at.map(str::to_owned);
+            }
+            object
+        };
+        let mut chosen = observed("chosen", Some("7"));
+        chosen.spec.current = Some(Choice { version: "1.0.0".into(), instead_of: None });
+        let objects = [
+            observed("same", Some("7")),
+            observed("app", Some("6")),
+            observed("new", None),
+            observed("gone", Some("7")),
+            chosen,
+        ];
+        let names = ["same", "app", "new", "chosen", "not-ours"];
+        let sources = names.map(|name| (ConfigRef::new(ConfigKind::ConfigMap, name), "7".to_owned())).into();
+        let found = |releases: &[Release]| {
+            let found = changed(&objects, &sources, releases);
+            found.iter().map(|config| config.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&[]), ["app", "new", "chosen"]);
+        assert_eq!(found(&[baking()]), ["new", "chosen"], "a release moves it already");
+    }
+
+    #[test]
+    fn configs_that_one_release_moves_are_followed_once() {
+        let both = [target(&baking()), target(&baking())].into_iter().flatten().collect();
+        assert_eq!(distinct(both).len(), 1);
     }
 }

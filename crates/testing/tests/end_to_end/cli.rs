@@ -299,7 +299,7 @@ async fn what_is_not_there_is_told_by_every_command() {
         ] {
             lockstep(&stage, arguments, "").await?.expect(1, &[told])?;
         }
-        lockstep(&stage, &["impact", "nothing"], "").await?.expect(0, &["is not versioned"])
+        lockstep(&stage, &["impact", "nothing"], "").await?.expect(1, &["there is no configmap/nothing"])
     })
     .await;
 }

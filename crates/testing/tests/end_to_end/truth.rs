@@ -28,7 +28,7 @@ async fn current(stage: &Scenario) -> Result<Value> {
 #[tokio::test]
 async fn pods_that_were_just_starting_are_no_licence_for_pods_that_never_get_ready() {
     scenario("starting", |stage| async move {
-        let policy = ReleasePolicySpec { progress_deadline_seconds: Some(25), ..impatient() };
+        let policy = ReleasePolicySpec { progress_deadline_seconds: Some(45), ..impatient() };
         stage.set_policy("default", &policy).await?;
         stage.apply(&config("blue", "ready-after 12s")).await?;
         stage.released("configmap/app", "1.0.0").await?;
