@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use lockstep_core::digest::{Content as Digestible, key_digests};
 use lockstep_core::validation::Data;
 use lockstep_core::{ConfigKind, ConfigRef, Digest, DigestKey, Version, names};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::facts::{ConfigFact, VersionFact};
 use crate::index::ConfigId;
@@ -81,6 +81,12 @@ impl Content {
         (is_it && self.fixed_digest(key).is_some_and(|found| found.full() == digest)).then_some(fact)
     }
 
+    /// Whether it is a draft of this config's version with this digest.
+    pub fn is_draft(&self, config: &ConfigRef, digest: &str, key: &DigestKey) -> bool {
+        let Some(ConfigFact::Draft(fact)) = ConfigFact::read(config.kind, self.object.meta()) else { return false };
+        fact.config == *config && self.fixed_digest(key).is_some_and(|found| found.full() == digest)
+    }
+
     /// A short digest of each key's value, for an annotation.
     fn keys(&self, key: &DigestKey) -> Option<String> {
         let key = match &self.object {
@@ -133,10 +139,62 @@ impl Content {
         owner: OwnerReference,
         key: &DigestKey,
     ) -> kube::Result<Option<ConfigFact>> {
-        let mut metadata = metadata(&id.config, version, owner);
-        if let (Some(annotations), Some(keys)) = (&mut metadata.annotations, self.keys(key)) {
-            annotations.insert(names::KEYS.to_owned(), keys);
+        let mut metadata = metadata(&id.config, &version.object, &version.digest, owner);
+        metadata.annotations.get_or_insert_default().extend(self.given(version, key));
+        self.write(client, id, metadata).await
+    }
+
+    /// Writes what is to become a version, ahead of its config. None if there is an object of this name already.
+    pub async fn write_draft(
+        &self,
+        client: &Client,
+        id: &ConfigId,
+        digest: &Digest,
+        owner: OwnerReference,
+    ) -> kube::Result<Option<ConfigFact>> {
+        let object = digest.version_object_name(&id.config.name);
+        self.write(client, id, metadata(&id.config, &object, digest.full(), owner)).await
+    }
+
+    /// Makes this object, which is a draft, the version that it was written for.
+    pub async fn complete(
+        &self,
+        client: &Client,
+        id: &ConfigId,
+        version: &Version,
+        key: &DigestKey,
+    ) -> kube::Result<Option<ConfigFact>> {
+        let annotations = self.given(version, key);
+        let patch = Patch::Merge(json!({
+            "metadata": {"resourceVersion": self.resource_version, "uid": self.uid(), "annotations": annotations},
+        }));
+        let params = PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let (client, namespace, name) = (client.clone(), &id.namespace, &version.object);
+        let meta = match &self.object {
+            Object::ConfigMap(_) => {
+                Api::<ConfigMap>::namespaced(client, namespace).patch_metadata(name, &params, &patch).await?.metadata
+            }
+            Object::Secret(_) => {
+                Api::<Secret>::namespaced(client, namespace).patch_metadata(name, &params, &patch).await?.metadata
+            }
+        };
+        Ok(ConfigFact::read(id.config.kind, &meta))
+    }
+
+    /// What only the operator knows of a version: its name, its number, who made it.
+    fn given(&self, version: &Version, key: &DigestKey) -> BTreeMap<String, String> {
+        let mut annotations = BTreeMap::from([
+            (names::VERSION.to_owned(), version.name.to_string()),
+            (names::NUMBER.to_owned(), version.number.to_string()),
+        ]);
+        for (name, value) in [(names::CHANGED_BY, &version.changed_by), (names::REASON, &version.reason)] {
+            annotations.extend(value.clone().map(|value| (name.to_owned(), value)));
         }
+        annotations.extend(self.keys(key).map(|keys| (names::KEYS.to_owned(), keys)));
+        annotations
+    }
+
+    async fn write(&self, client: &Client, id: &ConfigId, metadata: ObjectMeta) -> kube::Result<Option<ConfigFact>> {
         let meta = match &self.object {
             Object::ConfigMap(source) => {
                 let object = ConfigMap {
@@ -193,18 +251,13 @@ where
 }
 
 /// Labels of the source are not copied: a GitOps tool would take the version for one of its own and prune it.
-fn metadata(config: &ConfigRef, version: &Version, owner: OwnerReference) -> ObjectMeta {
-    let mut annotations = BTreeMap::from([
+fn metadata(config: &ConfigRef, object: &str, digest: &str, owner: OwnerReference) -> ObjectMeta {
+    let annotations = BTreeMap::from([
         (names::SOURCE.to_owned(), config.name.clone()),
-        (names::VERSION.to_owned(), version.name.to_string()),
-        (names::NUMBER.to_owned(), version.number.to_string()),
-        (names::DIGEST.to_owned(), version.digest.clone()),
+        (names::DIGEST.to_owned(), digest.to_owned()),
     ]);
-    for (name, value) in [(names::CHANGED_BY, &version.changed_by), (names::REASON, &version.reason)] {
-        annotations.extend(value.clone().map(|value| (name.to_owned(), value)));
-    }
     ObjectMeta {
-        name: Some(version.object.clone()),
+        name: Some(object.to_owned()),
         labels: Some(BTreeMap::from([(names::VERSION_OF.to_owned(), config.kind.word().to_owned())])),
         annotations: Some(annotations),
         owner_references: Some(vec![owner]),
@@ -214,8 +267,6 @@ fn metadata(config: &ConfigRef, version: &Version, owner: OwnerReference) -> Obj
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn key() -> DigestKey {
@@ -246,6 +297,23 @@ mod tests {
 
     fn is_version(kind: ConfigKind, object: &Value, digest: &str) -> bool {
         parse(kind, object).as_version(&ConfigRef::new(kind, "app"), digest, &key()).is_some()
+    }
+
+    #[test]
+    fn a_draft_has_the_content_of_a_version_and_no_name() {
+        for kind in [ConfigKind::ConfigMap, ConfigKind::Secret] {
+            let version = version(kind, "a");
+            let mut draft = version.clone();
+            let digest = draft["metadata"]["annotations"][names::DIGEST].as_str().unwrap().to_owned();
+            let is_draft = |object: &Value| parse(kind, object).is_draft(&ConfigRef::new(kind, "app"), &digest, &key());
+            assert!(!is_draft(&version));
+            for name in [names::VERSION, names::NUMBER] {
+                draft["metadata"]["annotations"].as_object_mut().unwrap().remove(name);
+            }
+            assert!(is_draft(&draft) && !is_version(kind, &draft, &digest));
+            draft["data"] = json!({"k": "ZXZpbA=="});
+            assert!(!is_draft(&draft), "other content");
+        }
     }
 
     #[test]

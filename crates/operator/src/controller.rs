@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::execute::{ConfigOutcome, ExecuteError, Executor, ReleaseOutcome, Written};
-use crate::facts::Key;
+use crate::facts::{DRAFT_LIFE, Key};
 use crate::index::{ConfigId, Index, ObjectId, ReleaseId, Watched, Work, WorkloadId};
 use crate::metrics::Metrics;
 use crate::pods::PodWatches;
@@ -370,10 +370,13 @@ impl Controller {
                 self.queue.done(&work, Instant::now());
             }
             Done::Retention(id, written) => {
-                let work = Work::Retention(id);
+                let work = Work::Retention(id.clone());
                 let written = self.settle_failure(&work, written);
                 self.queue.done(&work, Instant::now());
                 self.take_in(written.into_iter().flatten());
+                if self.index.has_drafts(&id) {
+                    self.queue.settle(work, Instant::now(), DRAFT_LIFE.unsigned_abs());
+                }
             }
         }
     }

@@ -33,7 +33,21 @@ pub struct ResourceVersion(pub u64);
 pub enum ConfigFact {
     Source(SourceFact),
     Version(VersionFact),
+    Draft(DraftFact),
 }
+
+/// A version's content without its name and number: written ahead of its config, so that no pod can be quicker than it.
+#[derive(Debug, Clone)]
+pub struct DraftFact {
+    pub resource_version: ResourceVersion,
+    pub object: String,
+    pub uid: String,
+    pub config: ConfigRef,
+    created: Option<jiff::Timestamp>,
+}
+
+/// How long the write of a config may take after its draft.
+pub const DRAFT_LIFE: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFact {
@@ -65,7 +79,10 @@ impl ConfigFact {
     /// None for a version that somebody wrote by hand and got wrong: it is then nobody's version.
     pub fn read(kind: ConfigKind, meta: &ObjectMeta) -> Option<Self> {
         match label(meta, names::VERSION_OF) {
-            Some(of) if of == kind.word() => VersionFact::read(kind, meta).map(Self::Version),
+            Some(of) if of == kind.word() => {
+                let draft = || DraftFact::read(kind, meta).map(Self::Draft);
+                VersionFact::read(kind, meta).map(Self::Version).or_else(draft)
+            }
             Some(_) => None,
             None => Some(Self::Source(SourceFact::read(meta))),
         }
@@ -75,7 +92,27 @@ impl ConfigFact {
         match self {
             Self::Source(fact) => fact.resource_version,
             Self::Version(fact) => fact.resource_version,
+            Self::Draft(fact) => fact.resource_version,
         }
+    }
+}
+
+impl DraftFact {
+    fn read(kind: ConfigKind, meta: &ObjectMeta) -> Option<Self> {
+        let is_named = [names::VERSION, names::NUMBER].iter().any(|name| annotation(meta, name).is_some());
+        let source = annotation(meta, names::SOURCE).filter(|_| !is_named)?;
+        Some(Self {
+            resource_version: resource_version(meta),
+            object: meta.name.clone()?,
+            uid: meta.uid.clone()?,
+            config: ConfigRef::new(kind, source),
+            created: meta.creation_timestamp.as_ref().map(|at| at.0),
+        })
+    }
+
+    /// Whether the write that it was made for never came.
+    pub fn is_abandoned(&self, now: jiff::Timestamp) -> bool {
+        self.created.is_none_or(|created| now.duration_since(created) > DRAFT_LIFE)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Joining made certain: a change of a config is entered into the pin table before the write of the config returns, so that the write of a
 //! workload that follows it joins in any case.
 //!
-//! It is entered as `next`, the version that a new or changed workload may join already; what pods run stays as it is, for the version
-//! does not exist yet. The operator makes it when it sees the config, and then publishes it as current, which ends the entry. If the
-//! config's write is refused after we answered, the operator finds an entry that is not the source's content, and takes it back.
+//! It is entered as `next`, the version that a new or changed workload may join already. Its content is written before that as a draft, so
+//! that no pod is quicker than its version; the operator gives it its name and number when it sees the config, releases it, and then
+//! publishes it as current, which ends the entry. If the config's write is refused after we answered, the operator finds an entry that is
+//! not the source's content, and takes it back; the draft goes a minute later.
 //!
 //! What the policy's rules refuse must not be joined, so the change is validated here already, as the operator will do it again.
 //!
@@ -20,13 +21,14 @@ use lockstep_api::{Choice, GivenName, PinTable, ReleasePolicy, VersionSummary, V
 use lockstep_core::config::is_object_name;
 use lockstep_core::digest::MAX_CONFIG_NAME_LENGTH;
 use lockstep_core::validation::Validation;
-use lockstep_core::{ConfigKind, ConfigRef, DigestKey, Entry, Table, VersionName, names};
+use lockstep_core::{ConfigKind, ConfigRef, Digest, DigestKey, Entry, Table, VersionName, names};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::review::{Operation, Request, set_annotation};
 use crate::content::Content;
+use crate::execute::reference_to;
 use crate::index::ConfigId;
 use crate::verdict::verdict;
 
@@ -46,6 +48,7 @@ pub struct Configs {
 #[derive(Debug, PartialEq, Eq)]
 struct Change {
     config: ConfigRef,
+    digest: Digest,
     /// The name of the version object that it is to become.
     object: String,
     /// What its user calls it.
@@ -110,7 +113,12 @@ impl Configs {
         };
         let lacks_policy = policy.is_none() && change.policy.is_some();
         let current = entry.and_then(|entry| entry.current).unwrap_or_default();
-        if lacks_policy || !self.is_valid(namespace, change, content, policy.as_ref(), &current).await? {
+        let Some(managed) = managed.filter(|_| !lacks_policy) else { return Ok(Next::Keep) };
+        let id = ConfigId { namespace: namespace.to_owned(), config: change.config.clone() };
+        let Some(content) = self.validated(&id, content, policy.as_ref(), &current).await? else {
+            return Ok(Next::Keep);
+        };
+        if !self.ensure_exists(&id, change, &content, &managed).await? {
             return Ok(Next::Keep);
         }
         let patch = Patch::Merge(json!({"spec": {"next": {change.config.to_string(): value}}}));
@@ -122,22 +130,45 @@ impl Configs {
         Ok(next)
     }
 
-    /// Whether the policy lets it follow what is current.
-    async fn is_valid(
+    /// The content, if the policy lets it follow what is current.
+    async fn validated(
         &self,
-        namespace: &str,
-        change: &Change,
+        id: &ConfigId,
         content: Content,
         policy: Option<&ReleasePolicy>,
         current: &str,
-    ) -> Result<bool> {
+    ) -> Result<Option<Content>> {
         let rules = policy.and_then(|policy| policy.spec.validation.as_ref()).map(Validation::from).unwrap_or_default();
         let _permit = self.checks.acquire().await?;
-        let id = ConfigId { namespace: namespace.to_owned(), config: change.config.clone() };
-        let (_, fault) = verdict(&self.client, &id, rules, content, current)
+        let (content, fault) = verdict(&self.client, id, rules, content, current)
             .await
-            .with_context(|| format!("cannot read version {current} in {namespace}"))?;
-        Ok(fault.is_none())
+            .with_context(|| format!("cannot read version {current} in {}", id.namespace))?;
+        Ok(fault.is_none().then_some(content))
+    }
+
+    /// Whether there is an object now with the content and the name of the version to be.
+    async fn ensure_exists(
+        &self,
+        id: &ConfigId,
+        change: &Change,
+        content: &Content,
+        managed: &VersionedConfig,
+    ) -> Result<bool> {
+        let versions = managed.status.iter().flat_map(|status| &status.versions);
+        if versions.into_iter().any(|version| version.object == change.object) {
+            return Ok(true);
+        }
+        let failing = || format!("cannot write {} in {}", change.object, id.namespace);
+        let written = content.write_draft(&self.client, id, &change.digest, reference_to(managed)).await;
+        if written.with_context(failing)?.is_some() {
+            return Ok(true);
+        }
+        let config = ConfigRef::new(id.config.kind, change.object.as_str());
+        let found = Content::read(&self.client, &ConfigId { namespace: id.namespace.clone(), config }).await;
+        let (digest, key) = (change.digest.full(), &self.digest_key);
+        Ok(found.with_context(failing)?.is_some_and(|found| {
+            found.is_draft(&id.config, digest, key) || found.as_version(&id.config, digest, key).is_some()
+        }))
     }
 }
 
@@ -165,6 +196,7 @@ fn change(request: &Request, key: &DigestKey) -> Option<(Change, Content)> {
     let change = Change {
         config: ConfigRef::new(kind, name),
         object: digest.version_object_name(name),
+        digest,
         version_name: annotation(object, names::VERSION).map(str::to_owned),
         policy: annotation(object, names::POLICY).map(str::to_owned),
         is_labelled,
@@ -259,7 +291,6 @@ fn is_misnamed(change: &Change, versions: &[VersionSummary], names: &[GivenName]
 mod tests {
     use std::collections::BTreeMap;
 
-    use lockstep_core::Digest;
     use lockstep_core::digest::Content as Digestible;
 
     use super::super::fake::Fake;
@@ -440,6 +471,9 @@ mod tests {
         let fake = Fake::default();
         let (api_version, metadata) = ("lockstep.dev/v1alpha1", json!({"name": "lockstep", "namespace": "shop"}));
         fake.put(TABLE, json!({"apiVersion": api_version, "kind": "PinTable", "metadata": metadata, "spec": spec}));
+        let mut managed = with_versions(&[]);
+        (managed.metadata.namespace, managed.metadata.uid) = (Some("shop".into()), Some("1".into()));
+        fake.put("/apis/lockstep.dev/v1alpha1/namespaces/shop/versionedconfigs/configmap-app", json!(managed));
         let configs = Configs::new(fake.client(), key());
         (fake, configs)
     }
@@ -458,6 +492,33 @@ mod tests {
         let spec = fake.get(TABLE).unwrap()["spec"].take();
         assert_eq!(spec["next"], json!({"configmap/app": green().object}));
         assert_eq!(spec["current"], json!({"configmap/app": "app-1", "secret/db": "db-1"}), "nothing else changes");
+        assert_eq!(fake.writes(), [draft(), TABLE.to_owned()], "what the table names is there");
+        let draft = Content::parse(ConfigKind::ConfigMap, &fake.get(&draft()).unwrap()).unwrap();
+        assert!(draft.is_draft(&green().config, green().digest.full(), &key()));
+    }
+
+    fn draft() -> String {
+        format!("/api/v1/namespaces/shop/configmaps/{}", green().object)
+    }
+
+    #[tokio::test]
+    async fn what_is_in_the_way_of_the_version_is_not_entered() {
+        let (fake, configs) = with_table(&json!({"current": {"configmap/app": "app-1"}}));
+        let object = json!({"metadata": {"name": green().object, "uid": "2"}, "data": {"color": "evil"}});
+        fake.put(&draft(), object);
+        configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await;
+        assert!(fake.writes().is_empty());
+        fake.delete(&draft());
+        configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await;
+        assert_eq!(fake.writes(), [draft(), TABLE.to_owned()]);
+        // The API server may ask twice.
+        fake.put(TABLE, {
+            let mut table = fake.get(TABLE).unwrap();
+            table["spec"].as_object_mut().unwrap().remove("next");
+            table
+        });
+        configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await;
+        assert_eq!(fake.writes(), [TABLE.to_owned()], "the draft is there already");
     }
 
     #[tokio::test]

@@ -69,7 +69,11 @@ impl Inner {
         let found = self.objects.get(&path).cloned();
         let object = match (method, found) {
             (&Method::GET, Some(object)) => return Ok(object),
-            (&Method::POST, None) => body,
+            (&Method::POST, None) => {
+                let mut object = body;
+                object["metadata"]["uid"] = json!(format!("uid-{}", self.last_version + 1));
+                object
+            }
             (&Method::POST, Some(_)) => return Err((409, "AlreadyExists")),
             (_, None) => return Err((404, "NotFound")),
             (&Method::PUT, Some(old)) => {

@@ -179,8 +179,7 @@ impl Executor {
         Ok(fact)
     }
 
-    /// A version that may be joined is in the table first: a workload that is written a moment later joins, and no pod is so quick that the
-    /// version would not be there. What pods would get at once must exist before, and so must what could not be created the last time.
+    /// The table names only what there is: a pod that is quicker than its version would wait, or start without what it calls optional.
     async fn write(
         &self,
         view: &ConfigView,
@@ -204,23 +203,17 @@ impl Executor {
         else {
             return Ok(Writing::Outdated);
         };
-        let first = entry.as_ref().filter(|entry| is_announced_first(entry, &version.object, managed));
-        self.publish_into(view, first, outcome).await?;
-        let created = self.create_version(&view.id, &version, &content, managed, outcome).await;
-        if !matches!(created, Ok(None)) {
-            let standing = first.unwrap_or(&view.entry);
-            let rest = without(entry.as_ref().unwrap_or(standing), standing, &version.object);
-            self.publish_into(view, Some(&rest).filter(|rest| *rest != standing), outcome).await?;
-        }
-        if let Some(refusal) = created? {
+        if let Some(refusal) = self.create_version(&view.id, &version, &content, managed, outcome).await? {
+            let rest = without(entry.as_ref().unwrap_or(&view.entry), &view.entry, &version.object);
+            self.publish_into(view, Some(&rest).filter(|rest| **rest != view.entry), outcome).await?;
             return Ok(Writing::Refused(refusal));
         }
-        self.publish_into(view, entry.as_ref().filter(|_| first.is_none()), outcome).await?;
+        self.publish_into(view, entry.as_ref(), outcome).await?;
         outcome.created = Some(version);
         Ok(Writing::Done)
     }
 
-    /// Why it could not be created, if so. What has its name counts only if it is that version, from an earlier try.
+    /// Why it could not be created, if so. What has its name counts only if it is that version, from an earlier try, or its draft.
     async fn create_version(
         &self,
         id: &ConfigId,
@@ -240,8 +233,7 @@ impl Executor {
         let fact = if let Some(ConfigFact::Version(fact)) = made {
             Some(fact)
         } else {
-            let found = self.read(&version_id(id, object)).await?;
-            found.and_then(|found| found.as_version(&id.config, &version.digest, &self.digest_key))
+            self.find_version(id, version).await?
         };
         let Some(fact) = fact else { return Ok(Some(Refusal::ObjectInTheWay { object: object.clone() })) };
         outcome.checked.push(Checked { uid: fact.uid.clone(), digest: Some(version.digest.clone()) });
@@ -249,6 +241,18 @@ impl Executor {
         let fact = Some(Fact::Config(ConfigFact::Version(fact)));
         outcome.written.push(Written { watched: Watched::Config(id.config.kind), key, fact });
         Ok(None)
+    }
+
+    async fn find_version(&self, id: &ConfigId, version: &Version) -> Result<Option<VersionFact>, ExecuteError> {
+        let Some(found) = self.read(&version_id(id, &version.object)).await? else { return Ok(None) };
+        if !found.is_draft(&id.config, &version.digest, &self.digest_key) {
+            return Ok(found.as_version(&id.config, &version.digest, &self.digest_key));
+        }
+        let completed = found.complete(&self.client, id, version, &self.digest_key).await;
+        match completed.doing(|| format!("name version {} of {} in {}", version.object, id.config, id.namespace))? {
+            Some(ConfigFact::Version(fact)) => Ok(Some(fact)),
+            _ => Ok(None),
+        }
     }
 
     async fn publish_into(
@@ -354,12 +358,6 @@ fn exists(view: &ConfigView, object: &str) -> bool {
 fn was_refused(managed: Option<&ManagedFact>) -> bool {
     let status = managed.and_then(|managed| managed.object.status.as_ref());
     status.into_iter().flat_map(|status| &status.conditions).any(|told| told.reason == REFUSED)
-}
-
-fn is_announced_first(entry: &Entry, object: &str, managed: &ManagedFact) -> bool {
-    let conditions = managed.object.status.iter().flat_map(|status| &status.conditions);
-    let was_refused = conditions.clone().any(|told| told.reason == REFUSED && told.message.contains(object));
-    !entry.hands_out(object) && !was_refused
 }
 
 /// Whether our account knows this version as it says that it is.
@@ -484,30 +482,6 @@ mod tests {
             VersionedConfig::new("configmap-app", VersionedConfigSpec { source, current: None, retry: None });
         object.status = Some(serde_json::from_value::<VersionedConfigStatus>(status).unwrap());
         ManagedFact::read(object)
-    }
-
-    fn refused(message: &str) -> ManagedFact {
-        let condition = json!({
-            "type": "Ready", "status": "False", "reason": REFUSED, "message": message,
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
-        });
-        managed_with(json!({"conditions": [condition]}))
-    }
-
-    #[test]
-    fn what_pods_get_at_once_and_what_was_refused_before_is_created_first() {
-        let (offered, current) = (
-            Entry { current: Some("app-0".into()), next: Some(OBJECT.into()), ..Entry::default() },
-            Entry { current: Some(OBJECT.into()), ..Entry::default() },
-        );
-        let fresh = managed_with(json!({}));
-        assert!(is_announced_first(&offered, OBJECT, &fresh));
-        assert!(!is_announced_first(&current, OBJECT, &fresh), "an adoption");
-        let refusal = Refusal::ObjectInTheWay { object: OBJECT.into() };
-        assert!(!is_announced_first(&offered, OBJECT, &refused(&refusal.to_string())));
-        let refusal = Refusal::NotCreated { object: OBJECT.into(), reason: "exceeded quota".into() };
-        assert!(!is_announced_first(&offered, OBJECT, &refused(&refusal.to_string())));
-        assert!(is_announced_first(&offered, OBJECT, &refused("version 1.4.0 has other content already")));
     }
 
     #[test]

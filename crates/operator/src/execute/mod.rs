@@ -192,11 +192,16 @@ fn written_managed(fact: &ManagedFact) -> Written {
 }
 
 fn our_reference(managed: &ManagedFact) -> OwnerReference {
+    reference_to(&managed.object)
+}
+
+/// As an owner of what is kept for it.
+pub fn reference_to(managed: &VersionedConfig) -> OwnerReference {
     OwnerReference {
         api_version: VersionedConfig::api_version(&()).into_owned(),
         kind: VersionedConfig::kind(&()).into_owned(),
-        name: managed.object.metadata.name.clone().unwrap_or_default(),
-        uid: managed.uid().to_owned(),
+        name: managed.metadata.name.clone().unwrap_or_default(),
+        uid: managed.metadata.uid.clone().unwrap_or_default(),
         controller: Some(false),
         block_owner_deletion: Some(false),
     }

@@ -13,7 +13,7 @@ use lockstep_core::retention::{Change, retain};
 use serde_json::json;
 
 use super::{Doing, ExecuteError, Executor, Written, our_reference, patch_params};
-use crate::facts::{ConfigFact, Key, ManagedFact, VersionFact};
+use crate::facts::{ConfigFact, Key, ManagedFact, ResourceVersion, VersionFact};
 use crate::index::{ConfigId, Fact, RetentionView, Watched};
 
 /// How many pods are read at a time.
@@ -27,6 +27,15 @@ impl Executor {
         let lets_go = |change: &Change| !matches!(change, Change::SetOwners { keep_ours: true, .. });
         let pods = if changes.iter().any(lets_go) { self.pods_by_version(id).await? } else { BTreeMap::new() };
         let mut written = Vec::new();
+        let api = VersionApi { client: &self.client, namespace: &id.namespace, kind: id.config.kind };
+        for draft in &view.abandoned {
+            let deleted = api.delete_object(&draft.object, &draft.uid, draft.resource_version).await;
+            deleted.doing(|| {
+                format!("delete {}, the draft of a change that never came, in {}", draft.object, id.namespace)
+            })?;
+            let key = Key { namespace: id.namespace.clone(), name: draft.object.clone() };
+            written.push(Written { watched: Watched::Config(id.config.kind), key, fact: None });
+        }
         for change in changes {
             let (Change::SetOwners { object, .. } | Change::Delete { object }) = &change;
             let Some(version) = view.versions.iter().find(|version| version.version.object == *object) else {
@@ -182,12 +191,12 @@ impl VersionApi<'_> {
 
     /// Only as we know it: if somebody took it into use meanwhile, it stays.
     async fn delete(&self, version: &VersionFact) -> kube::Result<()> {
-        let preconditions = Preconditions {
-            uid: Some(version.uid.clone()),
-            resource_version: Some(version.resource_version.0.to_string()),
-        };
+        self.delete_object(&version.version.object, &version.uid, version.resource_version).await
+    }
+
+    async fn delete_object(&self, name: &str, uid: &str, at: ResourceVersion) -> kube::Result<()> {
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: Some(at.0.to_string()) };
         let params = DeleteParams::background().preconditions(preconditions);
-        let name = &version.version.object;
         match self.kind {
             ConfigKind::ConfigMap => {
                 self.api::<k8s_openapi::api::core::v1::ConfigMap>().delete(name, &params).await.map(drop)

@@ -19,8 +19,8 @@ use lockstep_core::{ConfigKind, ConfigRef, Digest, Entry, Pin, Pins, template};
 use tokio::time::Instant;
 
 use crate::facts::{
-    ConfigFact, Key, ManagedFact, NamespaceFact, PodFact, PolicyFact, ReleaseFact, ResourceVersion, SourceFact,
-    TableFact, VersionFact, WorkloadFact, owner_uids,
+    ConfigFact, DraftFact, Key, ManagedFact, NamespaceFact, PodFact, PolicyFact, ReleaseFact, ResourceVersion,
+    SourceFact, TableFact, VersionFact, WorkloadFact, owner_uids,
 };
 use crate::unreadable::Unreadable;
 
@@ -165,6 +165,8 @@ pub struct ConfigView {
 
 #[derive(Debug, Clone)]
 pub struct RetentionView {
+    /// What was written ahead of changes that never came.
+    pub abandoned: Vec<DraftFact>,
     pub holdings: Vec<Holding>,
     pub protected: BTreeSet<String>,
     pub retain: usize,
@@ -196,6 +198,7 @@ struct Namespace {
     contents: HashMap<String, Option<String>>,
     /// Whose version an object is.
     version_sources: HashMap<(ConfigKind, String), ConfigRef>,
+    drafts: HashMap<(ConfigKind, String), DraftFact>,
     workloads: HashMap<WorkloadKey, WorkloadFact>,
     /// Which workload has a uid.
     uids: HashMap<String, WorkloadKey>,
@@ -329,6 +332,12 @@ impl Index {
         is_concerned.then(|| namespace.retention(&id.config, &self.default_policy, now))
     }
 
+    /// Whether something was written ahead of a change of it that has not come.
+    pub fn has_drafts(&self, id: &ConfigId) -> bool {
+        let namespace = self.namespaces.get(&id.namespace);
+        namespace.is_some_and(|namespace| namespace.drafts.values().any(|draft| draft.config == id.config))
+    }
+
     pub fn workload(&self, id: &WorkloadId) -> Option<&WorkloadFact> {
         self.namespaces.get(&id.namespace)?.workloads.get(&id.workload)
     }
@@ -416,7 +425,8 @@ impl Namespace {
                 let version =
                     || Some(self.versions.get(self.version_sources.get(&object)?)?.get(&key.name)?.resource_version);
                 let source = || Some(self.sources.get(&ConfigRef::new(kind, key.name.as_str()))?.resource_version);
-                version().or_else(source)
+                let draft = || self.drafts.get(&object).map(|draft| draft.resource_version);
+                version().or_else(source).or_else(draft)
             }
             Watched::Workload(kind) => {
                 Some(self.workloads.get(&WorkloadKey { kind, name: key.name.clone() })?.resource_version)
@@ -441,7 +451,8 @@ impl Namespace {
                 let sources =
                     self.sources.keys().filter(|config| config.kind == kind).map(|config| config.name.clone());
                 let versions = self.version_sources.keys().filter(|(of, _)| *of == kind).map(|(_, name)| name.clone());
-                sources.chain(versions).collect()
+                let drafts = self.drafts.keys().filter(|(of, _)| *of == kind).map(|(_, name)| name.clone());
+                sources.chain(versions).chain(drafts).collect()
             }
             Watched::Workload(kind) => {
                 self.workloads.keys().filter(|key| key.kind == kind).map(|key| key.name.clone()).collect()
@@ -459,6 +470,7 @@ impl Namespace {
         match fact {
             ConfigFact::Source(fact) => {
                 let config = ConfigRef::new(kind, name);
+                self.drafts.remove(&(kind, name.to_owned()));
                 let stripped = self.remove_version(kind, name);
                 let was_ours = self.is_ours(&config);
                 self.sources.insert(config.clone(), fact);
@@ -470,14 +482,25 @@ impl Namespace {
             ConfigFact::Version(fact) => {
                 let config = fact.config.clone();
                 self.sources.remove(&ConfigRef::new(kind, name));
+                self.drafts.remove(&(kind, name.to_owned()));
                 self.version_sources.insert((kind, name.to_owned()), config.clone());
                 self.versions.entry(config.clone()).or_default().insert(name.to_owned(), fact);
                 Todo { configs: [config.clone()].into(), retention: [config].into(), ..Todo::default() }
+            }
+            ConfigFact::Draft(fact) => {
+                let config = fact.config.clone();
+                self.remove_version(kind, name);
+                self.sources.remove(&ConfigRef::new(kind, name));
+                self.drafts.insert((kind, name.to_owned()), fact);
+                Todo { retention: [config].into(), ..Todo::default() }
             }
         }
     }
 
     fn remove_config(&mut self, kind: ConfigKind, name: &str) -> Todo {
+        if self.drafts.remove(&(kind, name.to_owned())).is_some() {
+            return Todo::default();
+        }
         if let Some(config) = self.remove_version(kind, name) {
             return Todo { consumers: self.in_need_of_care(&config).collect(), ..Todo::config(&config) };
         }
@@ -771,7 +794,9 @@ impl Namespace {
             users: holders.get(&fact.version.object).cloned().unwrap_or_default(),
             is_wanted: wanted.contains(&fact.version.object),
         };
+        let abandoned = self.drafts.values().filter(|draft| draft.config == *config && draft.is_abandoned(now));
         RetentionView {
+            abandoned: abandoned.cloned().collect(),
             holdings: versions.iter().map(holding).collect(),
             protected: [entry.current, entry.next, entry.moving]
                 .into_iter()

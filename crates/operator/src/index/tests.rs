@@ -212,6 +212,32 @@ fn pods_that_run_with_a_version_that_is_gone_are_not_restarted() {
 }
 
 #[test]
+fn a_draft_is_no_version_and_goes_when_its_change_does_not_come() {
+    let mut cluster = Cluster::default();
+    cluster.source("app", &VERSIONED);
+    cluster.version("app", 'a', "1");
+    let mut draft = |name: &str, created: Timestamp| {
+        let annotations = [(names::SOURCE, "app"), (names::DIGEST, "b")];
+        let mut meta = cluster.meta(name, &[(names::VERSION_OF, "configmap")], &annotations);
+        meta.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(created));
+        let fact = ConfigFact::read(ConfigKind::ConfigMap, &meta).unwrap();
+        cluster.index.apply(Watched::Config(ConfigKind::ConfigMap), &key(name), Fact::Config(fact))
+    };
+    let now = Timestamp::from_second(1_000_000).unwrap();
+    assert_eq!(draft("app-1", now), [Work::Retention(id("app"))]);
+    draft("app-2", Timestamp::UNIX_EPOCH);
+    assert_eq!(cluster.index.config(&id("app")).unwrap().versions.len(), 1);
+    let abandoned = cluster.index.retention(&id("app"), now).unwrap().abandoned;
+    assert_eq!(abandoned.iter().map(|draft| draft.object.as_str()).collect::<Vec<_>>(), ["app-2"]);
+    for name in ["app-1", "app-2"] {
+        assert!(cluster.index.has_drafts(&id("app")));
+        assert!(cluster.index.keys(Watched::Config(ConfigKind::ConfigMap), None).contains(&key(name)));
+        cluster.index.remove(Watched::Config(ConfigKind::ConfigMap), &key(name));
+    }
+    assert!(!cluster.index.has_drafts(&id("app")));
+}
+
+#[test]
 fn a_change_of_the_table_concerns_only_the_entries_that_changed() {
     let mut cluster = Cluster::default();
     cluster.table(&[("a", "a-1"), ("b", "b-1")]);
