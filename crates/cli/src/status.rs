@@ -192,7 +192,9 @@ impl ConfigStatus {
                 version: choice.version.clone(),
                 instead_of: choice.instead_of.as_ref().map(|named| version_name(&status, named)),
             }),
-            refused: ready.filter(|ready| ready.reason == "Refused").map(|ready| ready.message.clone()),
+            refused: ready
+                .filter(|ready| ["Refused", "UnknownVersion"].contains(&ready.reason.as_str()))
+                .map(|ready| ready.message.clone()),
             not_followed: unfollowed.map(|unfollowed| unfollowed.message.clone()),
             consumer_count: status.consumer_count,
             consumers: consumers.collect(),

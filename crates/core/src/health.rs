@@ -41,6 +41,7 @@ pub struct Unit {
 }
 
 /// How far a consumer's own controller is.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each with its own name")]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rollout {
     /// Whether its status speaks of the template that we see.
@@ -53,6 +54,8 @@ pub struct Rollout {
     pub kept_back: u32,
     /// Whether the controller is done: every pod is new.
     pub is_complete: bool,
+    /// Whether its pods are replaced only when a person deletes them.
+    pub is_by_hand: bool,
     /// How long its controller watches a pod that is ready before it counts as available.
     pub min_ready: Duration,
     /// Why no pod of it may run what its template says, although its controller is done.
@@ -122,9 +125,11 @@ pub enum Goal {
     All,
 }
 
-/// How many pods have been broken for long.
-pub fn broken(units: &[Unit], now: Timestamp) -> u32 {
-    count(units.iter().filter(|unit| is_long_broken(unit, now)).count())
+/// How many pods of those that are wanted have been broken for long: one too many, from a rollout that is stuck, is none of them.
+pub fn broken(units: &[Unit], desired: u32, now: Timestamp) -> u32 {
+    let ready = count(units.iter().filter(|unit| unit.is_ready).count());
+    let broken = count(units.iter().filter(|unit| is_long_broken(unit, now)).count());
+    broken.min(desired.saturating_sub(ready))
 }
 
 fn is_long_broken(unit: &Unit, now: Timestamp) -> bool {
@@ -162,6 +167,10 @@ fn is_reached(rollout: &Rollout, ready: u32, goal: Goal) -> bool {
     match goal {
         Goal::Batch(size) => {
             rollout.is_observed && ready >= size.min(rollout.desired.saturating_sub(rollout.kept_back))
+        }
+        // How the pods do that somebody keeps at the old version is their matter.
+        Goal::All if rollout.kept_back > 0 && rollout.kept_back < rollout.desired => {
+            rollout.is_observed && rollout.is_complete && ready >= rollout.desired - rollout.kept_back
         }
         Goal::All => rollout.has_arrived(),
     }
@@ -213,9 +222,30 @@ pub fn is_only_homeless(units: &[Unit]) -> bool {
     unready.peek().is_some() && unready.all(|unit| unit.homeless.is_some())
 }
 
-/// Pods that the template has left behind and that do not work: the controller of a StatefulSet waits for them for ever.
-pub fn stuck(units: &[Unit]) -> impl Iterator<Item = &Unit> {
-    units.iter().filter(|unit| !unit.is_new && !unit.is_ready && unit.trouble.is_some())
+/// Pods that the template has left behind and that do not work: the controller of a StatefulSet waits for them for ever. On the way back,
+/// what was never ready counts at once: it serves nobody. Pods that somebody keeps at the old version are theirs.
+pub fn stuck<'a>(
+    units: &'a [Unit],
+    rollout: &'a Rollout,
+    goes_back: bool,
+    now: Timestamp,
+) -> impl Iterator<Item = &'a Unit> {
+    let is_kept_back = move |unit: &Unit| ordinal(&unit.name).is_some_and(|ordinal| ordinal < rollout.kept_back);
+    let is_broken = move |unit: &Unit| {
+        unit.trouble.is_some() || is_long_broken(unit, now) || (goes_back && !unit.was_ready && unit.homeless.is_none())
+    };
+    units.iter().filter(move |unit| !unit.is_new && !unit.is_ready && is_broken(unit) && !is_kept_back(unit))
+}
+
+/// The place of a pod in its StatefulSet.
+fn ordinal(pod: &str) -> Option<u32> {
+    pod.rsplit_once('-')?.1.parse().ok()
+}
+
+/// Whether a pod was made while the release ran, and is not what the template says any more: it runs the version that failed.
+pub fn runs_failed(unit: &Unit, before: Before) -> bool {
+    let is_younger = unit.created.zip(before.moved_at).is_some_and(|(created, moved_at)| created > moved_at);
+    !unit.is_new && is_younger
 }
 
 fn trouble(unit: &Unit, before: Before, policy: &Policy) -> Option<String> {
@@ -291,14 +321,40 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_is_stuck_if_it_is_broken_and_nobody_keeps_it() {
+        let unready = |name: &str, since: i64| Unit {
+            is_ready: false,
+            was_ready: false,
+            since: Some(at(since)),
+            ..unit(name, false)
+        };
+        let found = |units: &[Unit], rollout: &Rollout, goes_back| stuck(units, rollout, goes_back, at(NOW)).count();
+        let units = [crashing("db-0", false), unready("db-1", NOW - 40), unready("db-2", NOW - 5), unit("db-3", false)];
+        assert_eq!(found(&units, &rollout(1), false), 2);
+        assert_eq!(found(&units, &rollout(1), true), 3, "on the way back nobody needs what was never ready");
+        let kept_back = Rollout { kept_back: 2, ..rollout(1) };
+        assert_eq!(found(&units, &kept_back, true), 1);
+        assert_eq!(found(&[crashing("db-0", true)], &rollout(1), true), 0, "it is what the template says");
+    }
+
+    #[test]
+    fn what_somebody_keeps_back_is_not_waited_for() {
+        let kept_back = Rollout { kept_back: 1, is_complete: true, ready: 1, ..rollout(1) };
+        let units = [crashing("db-0", false), unit("db-1", true)];
+        assert_eq!(verdict(&kept_back, &units, Before::default(), Goal::All), Verdict::Healthy);
+    }
+
+    #[test]
     fn broken_is_what_has_lasted() {
         let unready = |since| Unit { is_ready: false, since: Some(at(since)), ..unit("a", false) };
-        assert_eq!(broken(&[unready(NOW - 40)], at(NOW)), 1);
-        assert_eq!(broken(&[unready(NOW - 12)], at(NOW)), 0, "it is starting, or missed a probe");
-        assert_eq!(broken(&[Unit { restarts: 2, ..unit("a", false) }], at(NOW)), 0, "it restarted once upon a time");
+        let broken = |units: &[Unit]| broken(units, 1, at(NOW));
+        assert_eq!(broken(&[unready(NOW - 40)]), 1);
+        assert_eq!(broken(&[unready(NOW - 40), unit("b", false)]), 0, "as many as wanted are ready");
+        assert_eq!(broken(&[unready(NOW - 12)]), 0, "it is starting, or missed a probe");
+        assert_eq!(broken(&[Unit { restarts: 2, ..unit("a", false) }]), 0, "it restarted once upon a time");
         // Without a probe it is ready for a moment after each start.
         let loops = Unit { restarts: 3, since: Some(at(NOW - 2)), ..crashing("a", false) };
-        assert_eq!(broken(&[loops], at(NOW)), 1);
+        assert_eq!(broken(&[loops]), 1);
     }
 
     #[test]

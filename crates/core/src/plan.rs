@@ -107,6 +107,8 @@ pub enum Action {
     Reject { version: String, reason: String },
     /// The source is another by now than the one that failed.
     LetGo,
+    /// The config has moved on from what somebody chose another version for.
+    ForgetChoice,
     /// Nobody uses it any more and its source is gone: forget it.
     Forget,
     /// Do nothing, and say why.
@@ -282,6 +284,9 @@ fn plan_change(
         Ok(target) => target.object.clone(),
         Err(refusal) => return refuse(observed, refusal, actions),
     };
+    if has_moved_on(observed, managed, wanted, released) {
+        actions.push(Action::ForgetChoice);
+    }
     let is_over = |held: &Held| held.is_outdated || managed.retry.as_ref() == Some(&held.release);
     let held = managed.held.as_ref().filter(|held| !is_over(held));
     let is_held = held.is_some_and(|held| held.object == target);
@@ -302,6 +307,15 @@ fn plan_change(
     }
 }
 
+/// Whether a later change of the config was released since somebody chose a version in place of an earlier one. If that one comes again, it
+/// is meant.
+fn has_moved_on(observed: &Observed, managed: &Managed, wanted: &Version, released: &str) -> bool {
+    let instead_of = managed.choice.as_ref().and_then(|choice| choice.instead_of.as_ref());
+    let replaced = |name: &String| observed.versions.iter().find(|version| is_called(version, name));
+    let is_later = instead_of.and_then(replaced).is_some_and(|replaced| wanted.number > replaced.number);
+    is_later && observed.source.is_some() && wanted.object == released
+}
+
 /// The version to run: the source's, unless somebody chose another.
 fn chosen<'a>(observed: &'a Observed, managed: &Managed, wanted: &'a Version) -> Result<&'a Version, Refusal> {
     let Some(choice) = &managed.choice else { return Ok(wanted) };
@@ -314,12 +328,15 @@ fn chosen<'a>(observed: &'a Observed, managed: &Managed, wanted: &'a Version) ->
 
 /// `to` is where it wants to go, if it may.
 fn publish(observed: &Observed, current: &str, to: Option<&str>, actions: &mut Vec<Action>) {
+    // What is taken back is nobody's to keep: new code comes with the old version in one step.
+    let is_taken_back = to == Some(current);
     let to = to.filter(|to| *to != current).map(str::to_owned);
     // What unpinned templates were written against is settled when the config is adopted, and matters for as long as there are any.
     let adopted = observed.entry.baseline.clone().filter(|_| observed.has_unpinned_templates);
     let announced = observed.entry.next.clone().filter(|announced| observed.next_is_fresh && announced != current);
     // A release under way goes on for a while although its config already wants to go elsewhere, or must not.
-    let moving = observed.moving_to.clone().filter(|moving| moving != current).or_else(|| to.clone());
+    let moving = observed.moving_to.clone().filter(|moving| moving != current && !is_taken_back);
+    let moving = moving.or_else(|| to.clone());
     let entry = Entry {
         baseline: adopted.or_else(|| Some(current.to_owned())),
         current: Some(current.to_owned()),
@@ -384,6 +401,7 @@ mod tests {
                 }
                 Action::Reject { version, .. } => hold(observed, &version),
                 Action::LetGo => managed(observed).held = None,
+                Action::ForgetChoice => managed(observed).choice = None,
                 Action::Forget => (observed.managed, observed.entry) = (None, Entry::default()),
                 Action::Refuse(_) => {}
             }
@@ -411,6 +429,43 @@ mod tests {
     fn change(observed: &mut Observed, letter: char) {
         observed.source = Some(source(letter));
         settle(observed);
+    }
+
+    #[test]
+    fn a_choice_is_forgotten_when_a_later_change_was_released() {
+        let mut observed = adopted('a');
+        change(&mut observed, 'b');
+        managed(&mut observed).choice = Some(Choice { version: "1.0.0".into(), instead_of: Some(object('b')) });
+        settle(&mut observed);
+        assert!(managed(&mut observed).choice.is_some() && released(&observed) == object('a'));
+        change(&mut observed, 'c');
+        assert_eq!(managed(&mut observed).choice, None);
+        change(&mut observed, 'b');
+        assert_eq!(released(&observed), object('b'), "it is meant");
+    }
+
+    #[test]
+    fn what_is_taken_back_is_nobodys_to_keep() {
+        let mut observed = adopted('a');
+        observed.source = Some(source('b'));
+        observed.versions.push(version('b'));
+        observed.moving_to = Some(object('b'));
+        observed.source = Some(source('a'));
+        let table = plan(&observed).into_iter().find_map(|action| match action {
+            Action::Publish(entry) => Some(entry),
+            _ => None,
+        });
+        assert_eq!(table.unwrap_or(observed.entry.clone()).moving, None);
+    }
+
+    fn released(observed: &Observed) -> String {
+        observed.managed.as_ref().and_then(|managed| managed.released.clone()).unwrap_or_default()
+    }
+
+    fn version(letter: char) -> Version {
+        let digest = digest(letter).full().to_owned();
+        let name = VersionName::numbered(2);
+        Version { object: object(letter), name, number: 2, digest, changed_by: None, reason: None }
     }
 
     /// The table's entry while nothing moves.

@@ -60,6 +60,7 @@ fn stateful_set(generation: i64, spec: &Value, status: &Value) -> Rollout {
         updated,
         ready: count(&status["readyReplicas"], 0),
         kept_back,
+        is_by_hand,
         is_complete: is_by_hand || updated >= desired.saturating_sub(kept_back),
         idle: if desired == 0 {
             Some(NO_PODS.to_owned())
@@ -81,6 +82,7 @@ fn daemon_set(generation: i64, spec: &Value, status: &Value) -> Rollout {
         desired,
         updated,
         ready: count(&status["numberReady"], 0),
+        is_by_hand,
         is_complete: is_by_hand || updated >= desired,
         idle: if desired == 0 {
             Some("no node runs it".to_owned())

@@ -232,7 +232,9 @@ impl WorkloadFact {
         let made_by = controller(&object.metadata);
         let is_made = made_by.is_some();
         let can_be_made = kind.part != Part::Workload;
-        let is_consumer = kind.part != Part::Record && !(can_be_made && is_made);
+        // A ReplicaSet of a Deployment that is gone for a moment, and takes it in again.
+        let is_orphan = label(&object.metadata, "pod-template-hash").is_some() && kind.resource.kind == "ReplicaSet";
+        let is_consumer = kind.part != Part::Record && !(can_be_made && (is_made || is_orphan));
         Some(Self {
             resource_version: resource_version(&object.metadata),
             owner: owner_reference(kind, &object.metadata),

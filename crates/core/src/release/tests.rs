@@ -148,7 +148,13 @@ impl Cluster {
             let updated = member.rollout.updated;
             member.rollout.is_complete = updated == 3;
             member.rollout.ready = if crashes { 3 - updated } else { 3 };
-            let unit = |index| unit(&format!("{}-{index}", member.consumer.name), crashes, self.now);
+            let old = std::mem::take(&mut member.units);
+            let unit = |index| {
+                let new = unit(&format!("{}-{index}", member.consumer.name), crashes, self.now);
+                let new = Unit { uid: format!("{}-{version}", new.name), ..new };
+                let same = old.iter().find(|old| old.uid == new.uid && old.is_ready == new.is_ready);
+                Unit { since: same.map_or(new.since, |same| same.since), ..new }
+            };
             member.units = (0..updated).map(unit).collect();
         }
     }

@@ -121,7 +121,13 @@ impl Configs {
         if !self.ensure_exists(&id, change, &content, &managed).await? {
             return Ok(Next::Keep);
         }
-        let patch = Patch::Merge(json!({"spec": {"next": {change.config.to_string(): value}}}));
+        let key = change.config.to_string();
+        let patch = match &next {
+            // New code must not keep what is taken back.
+            Next::Remove => json!({"spec": {"next": {&key: value}, "moving": {&key: value}}}),
+            _ => json!({"spec": {"next": {&key: value}}}),
+        };
+        let patch = Patch::Merge(patch);
         let params = PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         tables
             .patch(names::PIN_TABLE, &params, &patch)
@@ -243,10 +249,11 @@ fn next(change: &Change, entry: Option<&Entry>, managed: Option<&VersionedConfig
     }
     match entry {
         Some(entry) if entry.current.is_some() && !is_misnamed(change, versions, names) => {
-            if entry.to_join() == Some(&change.object) {
-                Next::Keep
-            } else if entry.current.as_ref() == Some(&change.object) {
+            let goes_on = entry.moving.as_ref().is_some_and(|moving| *moving != change.object);
+            if entry.current.as_ref() == Some(&change.object) && (entry.next.is_some() || goes_on) {
                 Next::Remove
+            } else if entry.to_join() == Some(&change.object) {
+                Next::Keep
             } else {
                 Next::Set(change.object.clone())
             }
@@ -380,6 +387,8 @@ mod tests {
         assert_eq!(next(&change, Some(&entry("app-1", Some(&change.object))), None), Next::Keep);
         assert_eq!(next(&change, Some(&entry(&change.object, None)), None), Next::Keep);
         assert_eq!(next(&change, Some(&entry(&change.object, Some("app-2"))), None), Next::Remove, "changed back");
+        let moving = Entry { moving: Some("app-2".into()), ..entry(&change.object, None) };
+        assert_eq!(next(&change, Some(&moving), None), Next::Remove, "changed back while it moves");
     }
 
     #[test]

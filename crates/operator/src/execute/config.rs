@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use kube::Api;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch};
 use lockstep_api::{Held, Move as ApiMove, Source as ApiSource, VersionSummary, VersionedConfig, VersionedConfigSpec};
 use lockstep_core::plan::{Action, Choice, Managed, Observed, Refusal, Source, plan};
 use lockstep_core::release::{Phase, Progress};
-use lockstep_core::{Entry, Given, Version, names};
+use lockstep_core::{ConfigKind, Entry, Given, Version, names};
 use serde_json::json;
 
 use super::status::{REFUSED, Report};
 use super::{
     ANNOUNCEMENT, Checked, ConfigOutcome, Doing, ExecuteError, Executor, UNUSED, WATCH_LAG, Written, our_reference,
-    post_params, written_managed,
+    patch_params, post_params, written_managed,
 };
 use crate::content::Content;
 use crate::facts::{ConfigFact, Key, ManagedFact, ReleaseFact, ResourceVersion, SourceFact, VersionFact};
@@ -66,6 +66,18 @@ impl Executor {
         while let Some(target) = unchecked_target(&view, &actions) {
             self.check(&mut view, &target, &mut outcome).await?;
             observed.versions = versions(&view);
+            actions = plan(&observed);
+        }
+        // Nor to what nobody has validated: it may have been passed over before, for another reason.
+        if content.is_none() && releases_source(&observed, &actions) {
+            let read = self.read(&view.id).await?;
+            let Some(read) = read.filter(|read| !is_outdated(Some(read), view.source.as_ref())) else {
+                outcome.wake = Some(WATCH_LAG);
+                return Ok(outcome);
+            };
+            let (read, invalid) = self.validate(&view, read).await?;
+            content = Some(read);
+            observed.source.iter_mut().for_each(|source| source.invalid.clone_from(&invalid));
             actions = plan(&observed);
         }
         self.perform(&view, actions, content, &mut outcome).await?;
@@ -142,6 +154,7 @@ impl Executor {
                 Action::Release { to } => outcome.release = Some(to),
                 Action::Reject { version, reason } => report.rejected = Some((version, reason)),
                 Action::LetGo => report.lets_go = true,
+                Action::ForgetChoice => managed = self.forget_choice(managed, outcome).await?,
                 Action::Forget => return self.forget(view, outcome).await,
                 Action::Refuse(refusal) => report.refusal = Some(refusal.to_string()),
             }
@@ -163,6 +176,25 @@ impl Executor {
             (report.held, managed) = (Some(held), Some(noted));
         }
         self.report(view, managed.as_ref(), report, outcome).await
+    }
+
+    /// Guarded, as all writes of what people write, too: a choice of this moment stays.
+    async fn forget_choice(
+        &self,
+        managed: Option<ManagedFact>,
+        outcome: &mut ConfigOutcome,
+    ) -> Result<Option<ManagedFact>, ExecuteError> {
+        let Some(managed) = managed else { return Ok(None) };
+        let name = managed.object.metadata.name.clone().unwrap_or_default();
+        let namespace = managed.object.metadata.namespace.clone().unwrap_or_default();
+        let api: Api<VersionedConfig> = Api::namespaced(self.client.clone(), &namespace);
+        let version = managed.resource_version.0.to_string();
+        let patch = Patch::Merge(json!({"metadata": {"resourceVersion": version}, "spec": {"current": null}}));
+        let written = api.patch(&name, &patch_params(), &patch).await;
+        let fact =
+            ManagedFact::read(written.doing(|| format!("forget the choice in VersionedConfig {name} in {namespace}"))?);
+        outcome.written.push(written_managed(&fact));
+        Ok(Some(fact))
     }
 
     pub(super) async fn adopt(&self, id: &ConfigId, outcome: &mut ConfigOutcome) -> Result<ManagedFact, ExecuteError> {
@@ -226,7 +258,8 @@ impl Executor {
         let written = content.write_version(&self.client, id, version, our_reference(managed), &self.digest_key).await;
         let made = match written.doing(|| format!("create version {object} of {} in {}", id.config, id.namespace)) {
             Err(error) if error.is_refusal() => {
-                return Ok(Some(Refusal::NotCreated { object: object.clone(), reason: error.told() }));
+                let reason = if id.config.kind == ConfigKind::Secret { error.told_of_secret() } else { error.told() };
+                return Ok(Some(Refusal::NotCreated { object: object.clone(), reason }));
             }
             made => made?,
         };
@@ -377,6 +410,15 @@ fn account(managed: Option<&ManagedFact>) -> impl Iterator<Item = &VersionSummar
     status.into_iter().flat_map(|status| &status.versions)
 }
 
+/// Whether consumers are to be moved to what the source has.
+fn releases_source(observed: &Observed, actions: &[Action]) -> bool {
+    let Some(source) = &observed.source else { return false };
+    let own = observed.versions.iter().find(|version| version.digest == source.digest.full());
+    let goes_there =
+        |action: &Action| matches!((action, own), (Action::Release { to }, Some(own)) if *to == own.object);
+    actions.iter().any(goes_there)
+}
+
 /// The version that consumers are to be moved to, if nobody has looked at its content.
 fn unchecked_target(view: &ConfigView, actions: &[Action]) -> Option<VersionFact> {
     let target = actions.iter().find_map(|action| match action {
@@ -469,10 +511,8 @@ fn managed(fact: &ManagedFact, held_is_outdated: bool) -> Managed {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_api::VersionedConfigStatus;
-    use lockstep_core::ConfigKind;
-
     use super::*;
+    use lockstep_api::VersionedConfigStatus;
 
     const OBJECT: &str = "app-aaaaaaaaaa";
 

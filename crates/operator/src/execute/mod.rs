@@ -64,6 +64,16 @@ impl ExecuteError {
         said.chars().take(TOLD).collect()
     }
 
+    /// The same where somebody's policy may have put a value of a Secret into its message. A quota counts, and quotes nothing.
+    fn told_of_secret(&self) -> String {
+        let told = self.told();
+        if told.contains("exceeded quota") {
+            return told;
+        }
+        "the API server refuses it. What it says is left out, because it may quote the Secret: `kubectl apply --dry-run=server` of a copy shows it"
+            .to_owned()
+    }
+
     pub fn is_not_found(&self) -> bool {
         matches!(&self.cause, kube::Error::Api(status) if status.is_not_found())
     }

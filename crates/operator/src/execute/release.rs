@@ -249,7 +249,12 @@ impl Executor {
     }
 
     /// That very pod, and only if it is still there.
-    async fn delete_pod(&self, namespace: &str, name: &str, uid: &str) -> Result<Option<Written>, ExecuteError> {
+    pub(super) async fn delete_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<Option<Written>, ExecuteError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let params =
             DeleteParams::default().preconditions(Preconditions { uid: Some(uid.to_owned()), resource_version: None });

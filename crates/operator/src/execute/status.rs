@@ -132,10 +132,17 @@ impl Executor {
         view.consumers.iter().find_map(|(key, pin)| {
             let Some(Pin::Version(object)) = pin.as_ref().filter(|pin| !is_known(&pin.to_string())) else { return None };
             let kind = self.kinds.get(key.kind).map_or("", |kind| kind.resource.kind.as_str());
+            let help = match &view.entry.current {
+                _ if kind == "Job" => "Delete it, and start it again".to_owned(),
+                Some(current) => {
+                    let pins = lockstep_core::names::PINS;
+                    format!("Set {}={current} in the annotation {pins} of its template", view.id.config)
+                }
+                None => format!("Remove the annotation {} of its template", lockstep_core::names::PINS),
+            };
+            let name = &key.name;
             Some(format!(
-                "{kind} {} is pinned to {object}, which does not exist: its pods cannot be started again. Remove its annotation {} to pin it to what is current",
-                key.name,
-                lockstep_core::names::PINS
+                "{kind} {name} is pinned to {object}, which is no version of this config: its pods cannot be started again. {help}"
             ))
         })
     }

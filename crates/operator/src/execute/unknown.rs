@@ -1,14 +1,15 @@
 //! Pins to versions that do not exist: in a manifest from another namespace, or from long ago.
 
-use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod, Secret};
 use kube::Api;
+use kube::api::ListParams;
 use lockstep_api::PinTable;
 use lockstep_core::template::Unknown;
 use lockstep_core::{ConfigKind, Pins, Table, names};
 
 use super::{Doing, ExecuteError, Executor, Written};
 use crate::events::Reason;
-use crate::facts::WorkloadFact;
+use crate::facts::{ConfigFact, PodFact, WorkloadFact};
 use crate::index::WorkloadId;
 
 impl Executor {
@@ -27,22 +28,49 @@ impl Executor {
         }
         let written = self.pin(id, fact, pins, None).await?;
         self.tell_unknown(id, fact, pins, unknown).await;
+        if self.kinds[id.workload.kind].resource.kind == "StatefulSet" && self.may_delete_pods {
+            self.delete_waiting(id, fact, unknown).await?;
+        }
         Ok(written)
+    }
+
+    /// The controller of a StatefulSet waits for a pod that cannot start, although the template is another one by now.
+    async fn delete_waiting(
+        &self,
+        id: &WorkloadId,
+        fact: &WorkloadFact,
+        unknown: &[Unknown],
+    ) -> Result<(), ExecuteError> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &id.namespace);
+        let doing = || format!("list the pods of StatefulSet {} in {}", id.workload.name, id.namespace);
+        let found = pods.list(&ListParams::default()).await.doing(doing)?;
+        for pod in found.iter().filter_map(PodFact::read) {
+            let waits = unknown
+                .iter()
+                .any(|(config, version)| pod.pins.get(config).is_some_and(|pin| pin.to_string() == *version));
+            if pod.made_by.as_ref() == Some(&fact.owner.uid) && waits && !pod.unit.is_ready {
+                self.delete_pod(&id.namespace, &pod.unit.name, &pod.unit.uid).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether the version is there, or is announced.
     async fn is_known(&self, namespace: &str, (config, version): &Unknown) -> Result<bool, ExecuteError> {
-        let exists = match config.kind {
+        let found = match config.kind {
             ConfigKind::ConfigMap => {
                 let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
-                api.get_metadata_opt(version).await.map(|found| found.is_some())
+                api.get_metadata_opt(version).await.map(|found| found.map(|found| found.metadata))
             }
             ConfigKind::Secret => {
                 let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
-                api.get_metadata_opt(version).await.map(|found| found.is_some())
+                api.get_metadata_opt(version).await.map(|found| found.map(|found| found.metadata))
             }
         };
-        if exists.doing(|| format!("look for version {version} of {config} in {namespace}"))? {
+        let found = found.doing(|| format!("look for version {version} of {config} in {namespace}"))?;
+        // A draft whose config never came is none.
+        let is_it = |meta| matches!(ConfigFact::read(config.kind, &meta), Some(ConfigFact::Version(fact)) if fact.config == *config);
+        if found.is_some_and(is_it) {
             return Ok(true);
         }
         let tables: Api<PinTable> = Api::namespaced(self.client.clone(), namespace);

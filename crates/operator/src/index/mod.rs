@@ -686,7 +686,8 @@ impl Namespace {
     fn opted_in(&self, config: &ConfigRef) -> bool {
         let Some(source) = self.sources.get(config) else { return false };
         let by_namespace = || self.fact.is_some_and(|fact| fact.is_versioned) && self.users_of(config).next().is_some();
-        let by_workload = || self.users_of(config).any(|(_, fact)| fact.is_auto);
+        // Kubernetes copies a Deployment's annotations to its ReplicaSets, where nobody takes them off.
+        let by_workload = || self.users_of(config).any(|(_, fact)| fact.is_auto && fact.is_consumer);
         !source.is_ignored && (source.is_versioned || by_namespace() || by_workload())
     }
 

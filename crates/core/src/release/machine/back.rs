@@ -1,7 +1,7 @@
 //! The way back: the old pins are written, and a release ends when the pods are back.
 
 use super::{Failure, Machine, RECHECK, ROLLOUT, after, listed};
-use crate::health::{Goal, Verdict};
+use crate::health::{Goal, Verdict, runs_failed};
 use crate::policy::JoinedFailure;
 use crate::release::{Action, ConsumerId, Counts, Gate, Phase, Record, Release, State, Step};
 
@@ -25,7 +25,8 @@ impl Machine<'_> {
             self.give_up(reason, Phase::RolledBack);
         } else {
             self.actions.push(Action::Hold { reason: reason.clone() });
-            self.enter(Phase::Failed, format!("{reason}. The policy leaves the rollback to a person"));
+            let told = "The policy leaves the rollback to a person: change the config back, or `kubectl rollout undo` its workloads";
+            self.enter(Phase::Failed, format!("{reason}. {told}"));
         }
     }
 
@@ -86,7 +87,10 @@ impl Machine<'_> {
             record.state = State::Gone;
             return;
         };
-        let is_theirs = record.has_joined && self.observed.policy.joining.on_failure == JoinedFailure::Hold;
+        // Who aborts wants the config back, whoever changed the code.
+        let is_aborted = self.progress.ends_as == Some(Phase::Aborted);
+        let is_theirs =
+            record.has_joined && self.observed.policy.joining.on_failure == JoinedFailure::Hold && !is_aborted;
         let target = self.release().target(&member.pins, record);
         match record.state {
             // It was never moved: how it does is its own matter.
@@ -113,8 +117,10 @@ impl Machine<'_> {
         if let Some(health) = self.judge(record, Goal::All) {
             // Whoever waits for a person with nothing but the old version left is as it was: its code is the person's.
             let has_only_old = || health.failing == 0 && member.units.iter().all(|unit| unit.is_new);
+            // Counters can say that all is done while a pod is left: nobody replaces it but a person, or it was only just deleted.
+            let is_left = member.units.iter().any(|unit| runs_failed(unit, record.before));
             let is_back = match &health.verdict {
-                Verdict::Healthy | Verdict::StillBroken(_) => true,
+                Verdict::Healthy | Verdict::StillBroken(_) => !is_left,
                 Verdict::Waiting(_) => has_only_old(),
                 Verdict::Rolling | Verdict::Failed(_) => false,
             };

@@ -7,6 +7,8 @@ use jiff::Timestamp;
 use super::{Machine, RECHECK, after, listed};
 use crate::release::{Action, Phase, Record, Stage, State};
 
+/// So many times the bake, at most.
+const LONGEST_BAKE: u32 = 3;
 const SUCCEEDED: &str = "every consumer runs it and is well";
 
 impl Machine<'_> {
@@ -15,7 +17,7 @@ impl Machine<'_> {
             self.enter(Phase::Baking, String::new());
         }
         let bake = if self.release().wishes.promote { Duration::ZERO } else { self.observed.policy.bake };
-        let until = after(self.progress.phase_since.unwrap_or(self.now), bake);
+        let until = self.baked_at(bake);
         if self.now < until {
             self.wake_at(until);
             self.progress.reason = format!("all new pods are ready and are watched until {until:.0}");
@@ -39,6 +41,15 @@ impl Machine<'_> {
         }
     }
 
+    /// Every new pod is watched for the whole time, also one that came in the place of another; but not for ever where pods come and go.
+    fn baked_at(&self, bake: Duration) -> Timestamp {
+        let since = self.progress.phase_since.unwrap_or(self.now);
+        let units = self.observed.members.iter().flat_map(|member| &member.units);
+        let youngest = units.filter(|unit| unit.is_new && unit.is_ready).filter_map(|unit| unit.since).max();
+        let until = after(youngest.unwrap_or(since).max(since), bake);
+        until.min(after(since, bake * LONGEST_BAKE))
+    }
+
     /// Whether what is not ready lacks nothing but room, and had time to find some.
     fn has_waited_for_room(&self, since: Timestamp) -> bool {
         self.only_lacks_room() && self.now >= after(since, self.observed.policy.progress_deadline)
@@ -51,6 +62,11 @@ impl Machine<'_> {
         let records = &self.progress.consumers;
         if !records.is_empty() && records.iter().all(left) {
             let why = listed(&self.not_judged());
+            if records.iter().all(|record| record.state == State::Gone) {
+                // Nobody refused it: it goes on to whoever uses the config now.
+                self.actions.clear();
+                return self.enter(Phase::Failed, format!("nobody runs it ({why}). It is released anew"));
+            }
             let again: Vec<String> =
                 self.release().configs().map(|config| format!("`lockstep retry {config}`")).collect();
             let reason = format!("nobody runs it ({why}). It is held: {} tries it again", again.join(" or "));

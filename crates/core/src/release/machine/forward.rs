@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{Failure, Machine, PAUSED, RECHECK, ROLLOUT, after};
 use crate::gate;
-use crate::health::{self, Goal, Health, Unit, Verdict};
+use crate::health::{self, Goal, Health, Rollout, Unit, Verdict};
 use crate::release::{Action, Block, Counts, Gate, Member, Observed, Phase, Record, Stage, State, Step};
 
 const STATEFUL_SET: &str = "StatefulSet";
@@ -153,14 +153,17 @@ impl Machine<'_> {
 
     /// A StatefulSet waits for a broken pod before it replaces it, although the template is another one by now.
     pub(super) fn delete_stuck_pods(&mut self, member: &Member) {
-        let waits = member.consumer.kind == STATEFUL_SET && member.rollout.is_observed && !member.is_gated;
+        let Rollout { is_observed, is_by_hand, .. } = member.rollout;
+        let waits = member.consumer.kind == STATEFUL_SET && is_observed && !is_by_hand && !member.is_gated;
+        let goes_back = self.progress.phase == Phase::RollingBack;
         if waits && self.observed.may_delete_pods {
             let delete = |unit: &Unit| Action::DeletePod {
                 consumer: member.consumer.clone(),
                 pod: unit.name.clone(),
                 uid: unit.uid.clone(),
             };
-            self.actions.extend(health::stuck(&member.units).map(delete));
+            let stuck = health::stuck(&member.units, &member.rollout, goes_back, self.now);
+            self.actions.extend(stuck.map(delete));
         }
     }
 

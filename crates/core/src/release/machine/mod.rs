@@ -101,7 +101,8 @@ impl<'a> Machine<'a> {
         }
         let configs = if is_there { &member.references } else { &member.concerned };
         let mut configs: Vec<_> = configs.iter().cloned().collect();
-        let fresh_before = || Before { broken: health::broken(&member.units, self.now), moved_at: None };
+        let fresh_before =
+            || Before { broken: health::broken(&member.units, member.rollout.desired, self.now), moved_at: None };
         let (pins_before, template_before, before, had_joined) = match inherited {
             Some(old) => {
                 configs.extend(
