@@ -386,3 +386,53 @@ async fn a_key_that_a_volume_needs_and_a_version_lacks_counts_like_a_crash() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_stateful_set_that_never_gets_ready_goes_back_and_its_repair_goes_out() {
+    scenario("never-ready", |stage| async move {
+        set_up(&stage, &stateful_set(&deployment("db", 2, ""))).await?;
+        let hasty = ReleasePolicySpec { progress_deadline_seconds: Some(20), ..impatient() };
+        stage.set_policy("default", &hasty).await?;
+        stage.apply(&config("red", "never-ready")).await?;
+        phase(&stage, FIRST, "RollingBack").await?;
+        stage.set_policy("default", &impatient()).await?;
+        ended(&stage, FIRST, "RolledBack").await?;
+        expect(&stage, "app=db", &["blue", "blue"]).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        ended(&stage, SECOND, "Succeeded").await?;
+        expect(&stage, "app=db", &["green", "green"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_abort_takes_the_config_back_also_where_the_code_changed() {
+    scenario("abort-joined", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(3600), ..impatient() }).await?;
+        let code = "env:\n- {name: BUILD, value: \"2\"}\n";
+        stage.apply(&(config("green", "healthy") + &deployment("web", 1, code))).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        steer(&stage, &format!("release/{FIRST}"), r#"{"spec": {"abort": true}}"#).await?;
+        ended(&stage, FIRST, "Aborted").await?;
+        expect(&stage, "app=web", &["blue"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn code_and_config_taken_back_in_one_step_make_one_replica_set() {
+    scenario("taken-back", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(3600), ..impatient() }).await?;
+        let code = |build: u32| deployment("web", 1, &format!("env:\n- {{name: BUILD, value: \"{build}\"}}\n"));
+        stage.apply(&(config("green", "healthy") + &code(2))).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        stage.apply(&(config("blue", "healthy") + &code(3))).await?;
+        expect(&stage, "app=web", &["blue"]).await?;
+        let sets = stage.kubectl(&["get", "replicasets", "--selector=app=web", "-o", "name"]).await?;
+        ensure!(sets.lines().count() == 3, "one for each pair of code and config: {sets}");
+        Ok(())
+    })
+    .await;
+}

@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
+use lockstep_api::{ReleasePolicySpec, RuleSpec, ValidationSpec};
 use lockstep_core::digest::{Content, Digest};
 use lockstep_core::names;
-use lockstep_testing::{SHORT, Scenario, command_line, eventually, holds, scenario};
+use lockstep_testing::{SHORT, Scenario, command_line, eventually, holds, impatient, scenario};
 use serde_json::{Value, json};
 
 use super::releases::{FIRST, SECOND, config, deployment, ended, expect, set_up};
@@ -276,4 +277,64 @@ async fn followed(stage: &Scenario, wanted: &str, reason: &str) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+#[tokio::test]
+async fn what_breaks_a_rule_is_not_released_by_any_detour() {
+    scenario("detour", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        let rule = RuleSpec { expression: "data['COLOR'] != 'red'".into(), message: None };
+        let validation = Some(ValidationSpec { rules: vec![rule], ..ValidationSpec::default() });
+        stage.set_policy("default", &ReleasePolicySpec { validation, ..impatient() }).await?;
+        // Somebody keeps a version, changes the config meanwhile, and then follows it again.
+        let choose = r#"{"spec": {"current": {"version": "1.0.0"}}}"#;
+        stage.kubectl(&["patch", "versionedconfig", "configmap-app", "--type=merge", "--patch", choose]).await?;
+        stage.apply(&config("red", "healthy")).await?;
+        eventually("the change to become a version", SHORT, async || {
+            let versions = stage.versions("configmap/app").await?;
+            ensure!(versions.len() == 2, "{versions:?}");
+            Ok(())
+        })
+        .await?;
+        let follow = r#"{"spec": {"current": null}}"#;
+        stage.kubectl(&["patch", "versionedconfig", "configmap-app", "--type=merge", "--patch", follow]).await?;
+        ended(&stage, FIRST, "Rejected").await?;
+        // Or loses what Lockstep remembers of it; what pods run is held by what makes them.
+        let (blue, _) = version_of("blue");
+        eventually("the first version to be held by the ReplicaSet", SHORT, async || {
+            let path = "jsonpath={.metadata.ownerReferences[*].kind}";
+            let owners = stage.kubectl(&["get", "configmap", &blue, "-o", path]).await?;
+            ensure!(owners.contains("ReplicaSet"), "{owners}");
+            Ok(())
+        })
+        .await?;
+        stage.kubectl(&["delete", "versionedconfig", "configmap-app"]).await?;
+        eventually("it to be rejected again", SHORT, async || {
+            let held = status(&stage).await?["held"]["reason"].to_string();
+            ensure!(held.contains("data['COLOR'] != 'red'"), "{held}");
+            Ok(())
+        })
+        .await?;
+        expect(&stage, "app=web", &["blue"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_workload_that_takes_its_opt_in_back_is_left_alone() {
+    scenario("opt-out", |stage| async move {
+        let plain =
+            |color: &str| config(color, "healthy").replace("  labels: {lockstep.dev/versioned: \"true\"}\n", "");
+        let auto = deployment("web", 1, "").replace(
+            "metadata:\n  name: web\n",
+            "metadata:\n  name: web\n  annotations: {lockstep.dev/auto: \"true\"}\n",
+        );
+        stage.apply(&(plain("blue") + &auto)).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        expect(&stage, "app=web", &["blue"]).await?;
+        followed(&stage, "True", "OptedIn").await?;
+        stage.kubectl(&["annotate", "deployment", "web", "lockstep.dev/auto-"]).await?;
+        followed(&stage, "False", "OptedOut").await
+    })
+    .await;
 }

@@ -1,9 +1,11 @@
 //! The way back: the old pins are written, and a release ends when the pods are back.
 
-use super::{Failure, Machine, RECHECK, ROLLOUT, after, listed};
+use super::{Failure, Machine, RECHECK, ROLLOUT, STATEFUL_SET, after, listed};
 use crate::health::{Goal, Verdict, runs_failed};
 use crate::policy::JoinedFailure;
 use crate::release::{Action, ConsumerId, Counts, Gate, Phase, Record, Release, State, Step};
+
+const DAEMON_SET: &str = "DaemonSet";
 
 impl Machine<'_> {
     pub(super) fn fail(&mut self, failure: Failure) {
@@ -118,7 +120,8 @@ impl Machine<'_> {
             // Whoever waits for a person with nothing but the old version left is as it was: its code is the person's.
             let has_only_old = || health.failing == 0 && member.units.iter().all(|unit| unit.is_new);
             // Counters can say that all is done while a pod is left: nobody replaces it but a person, or it was only just deleted.
-            let is_left = member.units.iter().any(|unit| runs_failed(unit, record.before));
+            let replaces = [STATEFUL_SET, DAEMON_SET].contains(&record.consumer.kind.as_str());
+            let is_left = replaces && member.units.iter().any(|unit| runs_failed(unit, record.before));
             let is_back = match &health.verdict {
                 Verdict::Healthy | Verdict::StillBroken(_) => !is_left,
                 Verdict::Waiting(_) => has_only_old(),

@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Failure, Machine, PAUSED, RECHECK, ROLLOUT, after};
+use super::{Failure, Machine, PAUSED, RECHECK, ROLLOUT, STATEFUL_SET, after};
 use crate::gate;
 use crate::health::{self, Goal, Health, Rollout, Unit, Verdict};
 use crate::release::{Action, Block, Counts, Gate, Member, Observed, Phase, Record, Stage, State, Step};
-
-const STATEFUL_SET: &str = "StatefulSet";
 
 impl Machine<'_> {
     pub(super) fn go_on(mut self) -> Step {

@@ -17,6 +17,7 @@ use crate::health::{self, Before};
 const LISTED: usize = 5;
 const PAUSED: &str = "paused by a person; failures still put the old version back";
 const ROLLOUT: &str = "Rollout";
+const STATEFUL_SET: &str = "StatefulSet";
 /// How soon to look again at what has no event of its own.
 const RECHECK: Duration = Duration::from_secs(5);
 

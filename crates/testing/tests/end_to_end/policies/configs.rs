@@ -204,6 +204,11 @@ async fn a_version_that_something_runs_cannot_be_deleted() {
             create(&stage, &in_use).await?;
             let reason = refused_deletion(&stage, kind, "app-9").await?;
             ensure!(reason.contains("is in use by ReplicaSet runner: it goes by itself when they do"), "{reason}");
+            let nobodys = Patch::Merge(json!({"metadata": {"ownerReferences": null}}));
+            let objects = objects(&stage, &in_use)?;
+            let refused = objects.patch("app-9", &PatchParams::default(), &nobodys).await;
+            let reason = refused.err().context("anybody can take its owners away")?.to_string();
+            ensure!(reason.contains("only Lockstep says who owns it"), "{reason}");
         }
         Ok(())
     })
