@@ -236,8 +236,8 @@ async fn an_old_manifest_that_names_a_version_of_long_ago_gets_what_is_current()
         set_up(&stage, &deployment("web", 1, "")).await?;
         stage.apply(&config("green", "healthy")).await?;
         ended(&stage, FIRST, "Succeeded").await?;
-        let path = "/spec/template/metadata/annotations/lockstep.dev~1pins";
-        let patch = json!([{"op": "replace", "path": path, "value": "configmap/app=app-0123456789"}]).to_string();
+        let pins = "/spec/template/metadata/annotations/lockstep.dev~1pins";
+        let patch = json!([{"op": "replace", "path": pins, "value": "configmap/app=app-0123456789"}]).to_string();
         stage.kubectl(&["patch", "deployment", "web", "--type=json", "--patch", &patch]).await?;
         told(&stage, "UnknownVersion", "app-0123456789 of configmap/app does not exist").await?;
         eventually("the pin to be what is current", SHORT, async || {
