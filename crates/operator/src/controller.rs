@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::execute::{ConfigOutcome, ExecuteError, Executor, ReleaseOutcome, Written};
 use crate::facts::{DRAFT_LIFE, Key};
 use crate::index::{ConfigId, Index, ObjectId, ReleaseId, Watched, Work, WorkloadId};
+use crate::leader::Term;
 use crate::metrics::Metrics;
 use crate::pods::PodWatches;
 use crate::put_backs::PutBacks;
@@ -21,6 +22,8 @@ use crate::watch::{Scope, WatchEvent, What};
 
 /// How much is done at the same time.
 const PARALLEL: usize = 32;
+/// When to look again whether we still lead.
+const TERM_RECHECK: Duration = Duration::from_secs(1);
 /// What consumers, versions and our own writes say about a config is looked at together.
 const GATHER: Duration = Duration::from_millis(200);
 /// Owners are written a while after the last change: there is no hurry, and one write serves many.
@@ -48,6 +51,7 @@ pub struct Controller {
     listings: HashMap<(Watched, Scope), HashSet<Key>>,
     /// The watches that have not yet said all that there is.
     unlisted: HashSet<(Watched, Scope)>,
+    term: Term,
 }
 
 #[expect(clippy::large_enum_variant, reason = "few exist at a time, and each only for a moment")]
@@ -67,6 +71,7 @@ impl Controller {
         metrics: Arc<Metrics>,
         settle: Duration,
         watches: HashSet<(Watched, Scope)>,
+        term: Term,
     ) -> Self {
         let (pods, pod_events) = PodWatches::new(executor.client.clone());
         Self {
@@ -82,6 +87,7 @@ impl Controller {
             put_off: HashMap::new(),
             listings: HashMap::new(),
             unlisted: watches,
+            term,
         }
     }
 
@@ -95,7 +101,7 @@ impl Controller {
             self.metrics.queued(self.queue.len());
             self.metrics.open(self.index.counts.open_releases(), self.index.counts.held_configs());
             self.metrics.unreadable(self.index.counts.unreadable());
-            let wake = self.queue.next_due().filter(|_| self.is_ready() && running.len() < PARALLEL);
+            let wake = self.wake(&running);
             tokio::select! {
                 event = events.next() => match event {
                     Some(event) => self.observe(event),
@@ -106,6 +112,12 @@ impl Controller {
                 () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
             }
         }
+    }
+
+    /// When to look for work again. None if there is something else to wait for.
+    fn wake(&self, running: &JoinSet<Done>) -> Option<Instant> {
+        let due = self.queue.next_due().filter(|_| self.is_ready() && running.len() < PARALLEL)?;
+        Some(if self.term.is_running() { due } else { Instant::now() + TERM_RECHECK })
     }
 
     fn watch_pods(&mut self) {
@@ -191,7 +203,8 @@ impl Controller {
 
     fn start_due(&mut self, running: &mut JoinSet<Done>) {
         let now = Instant::now();
-        while self.is_ready() && running.len() < PARALLEL {
+        // What we know may be old, and another replica at work.
+        while self.term.is_running() && self.is_ready() && running.len() < PARALLEL {
             let Some(work) = self.queue.pop(now) else { return };
             if !self.start(&work, running) {
                 self.queue.done(&work, now);

@@ -3,6 +3,7 @@
 //! Clocks of machines differ, so nobody's timestamps are trusted: a lease has expired when it did not change for its duration by our
 //! own clock. Every write names the resource version that it is based on, so that of two only one succeeds.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -45,6 +46,31 @@ pub struct Leadership {
     api: Api<Lease>,
     me: String,
     lease: Lease,
+    term: Term,
+}
+
+/// For how long we may act. A process that gets no time from its machine does not notice that another one has taken over: whoever is about
+/// to act asks here first.
+#[derive(Debug, Clone)]
+pub struct Term(Arc<Mutex<Instant>>);
+
+impl Term {
+    /// From a renewal that was asked for at this time.
+    fn since(renewed: Instant) -> Self {
+        Self(Arc::new(Mutex::new(renewed)))
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.renewed().elapsed() <= RENEW_LIMIT
+    }
+
+    fn renewed(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn renew(&self, at: Instant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
 }
 
 impl Leadership {
@@ -53,8 +79,9 @@ impl Leadership {
         let api: Api<Lease> = Api::namespaced(client, namespace);
         let mut sighting = Sighting { resource_version: None, at: Instant::now() };
         loop {
+            let asked = Instant::now();
             match try_acquire(&api, &me, &mut sighting).await {
-                Ok(Some(lease)) => return Self { api, me, lease },
+                Ok(Some(lease)) => return Self { api, me, lease, term: Term::since(asked) },
                 Ok(None) => {}
                 Err(error) => tracing::warn!(%error, "the lease {LEASE} cannot be taken and is tried again"),
             }
@@ -62,22 +89,26 @@ impl Leadership {
         }
     }
 
+    pub fn term(&self) -> Term {
+        self.term.clone()
+    }
+
     /// Renews until that fails for too long: then another replica may take over, and this one must stop.
     pub async fn hold(mut self) -> Result<()> {
-        let mut renewed = Instant::now();
         loop {
             sleep(RETRY).await;
+            let asked = Instant::now();
             match timeout(REQUEST_LIMIT, write(&self.api, &self.me, &self.lease)).await {
                 Ok(Ok(lease)) => {
                     self.lease = lease;
-                    renewed = Instant::now();
+                    self.term.renew(asked);
                 }
                 Ok(Err(kube::Error::Api(status))) if status.is_conflict() => {
                     bail!("another replica took the lease {LEASE}")
                 }
                 failed => tracing::warn!(?failed, "the lease {LEASE} was not renewed"),
             }
-            if renewed.elapsed() > RENEW_LIMIT {
+            if !self.term.is_running() {
                 bail!("the lease {LEASE} could not be renewed for {} s", RENEW_LIMIT.as_secs());
             }
         }
@@ -152,6 +183,16 @@ mod tests {
         assert_eq!(decide(&held_by("other"), "me", &seen, later), Decision::Take);
         assert_eq!(decide(&held_by("me"), "me", &seen, seen.at), Decision::Take);
         assert_eq!(decide(&held_by(""), "me", &seen, seen.at), Decision::Take);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_term_ends_by_itself_when_nobody_renews_it() {
+        let term = Term::since(Instant::now());
+        assert!(term.is_running());
+        tokio::time::advance(RENEW_LIMIT + Duration::from_millis(1)).await;
+        assert!(!term.is_running(), "also for a process that was asleep");
+        term.renew(Instant::now());
+        assert!(term.is_running());
     }
 
     #[test]

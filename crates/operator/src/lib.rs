@@ -43,7 +43,7 @@ use crate::events::Events;
 use crate::execute::Executor;
 use crate::index::Watched;
 use crate::kinds::WorkloadKind;
-use crate::leader::Leadership;
+use crate::leader::{Leadership, Term};
 use crate::metrics::Metrics;
 use crate::tables::Tables;
 use crate::watch::Scope;
@@ -109,13 +109,18 @@ async fn lead(client: Client, options: Options, metrics: Arc<Metrics>) -> Result
     let leadership = Leadership::acquire(client.clone(), &options.own_namespace, options.identity.clone()).await;
     metrics.leads();
     tracing::info!("leading");
-    tokio::select! {
-        outcome = leadership.hold() => outcome,
-        outcome = work(client, options, metrics) => outcome,
-    }
+    let term = leadership.term();
+    // Its own task: however busy the controller is, the lease is renewed in time.
+    let mut holding = tokio::spawn(leadership.hold());
+    let outcome = tokio::select! {
+        held = &mut holding => held?,
+        outcome = work(client, options, metrics, term) => outcome,
+    };
+    holding.abort();
+    outcome
 }
 
-async fn work(client: Client, options: Options, metrics: Arc<Metrics>) -> Result<()> {
+async fn work(client: Client, options: Options, metrics: Arc<Metrics>, term: Term) -> Result<()> {
     let digest_key = digest_key::ensure(client.clone(), &options.own_namespace).await?;
     let scopes = options.scopes();
     let carrier = options.admission.mode.carrier();
@@ -132,7 +137,7 @@ async fn work(client: Client, options: Options, metrics: Arc<Metrics>) -> Result
         tables: Tables::default(),
         may_delete_pods: options.delete_stuck_pods,
     };
-    Controller::new(executor, metrics, options.settle, watches).run(events).await;
+    Controller::new(executor, metrics, options.settle, watches, term).run(events).await;
     Ok(())
 }
 
