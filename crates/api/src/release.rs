@@ -102,6 +102,9 @@ pub struct ReleaseStatus {
     /// How it ends once all is put back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_as: Option<String>,
+    /// Until when consumers are watched that do not run it yet, although it has succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watched_until: Option<Time>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consumers: Vec<ReleaseConsumer>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -140,6 +143,9 @@ pub struct ReleaseConsumer {
     /// Whether it changed its code in the same step.
     #[serde(default, skip_serializing_if = "is_false")]
     pub joined: bool,
+    /// Whether it came with the new version, and never ran another.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub newcomer: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progressed_at: Option<Time>,
     /// The configs that it is moved to.
@@ -261,6 +267,7 @@ impl From<&ReleaseStatus> for Progress {
                 ReleaseStage::All => Stage::All,
             },
             ends_as: status.ends_as.as_deref().map(phase),
+            watched_until: moment(status.watched_until.as_ref()),
             consumers: status.consumers.iter().map(Record::from).collect(),
         }
     }
@@ -286,6 +293,7 @@ impl ReleaseStatus {
                 Stage::All => ReleaseStage::All,
             },
             ends_as: progress.ends_as.map(|phase| phase.to_string()),
+            watched_until: progress.watched_until.map(Time),
             consumers: progress.consumers.iter().map(ReleaseConsumer::from).collect(),
             conditions,
         }
@@ -305,6 +313,7 @@ impl From<&Record> for ReleaseConsumer {
             ready: number(ready),
             failing: number(failing),
             joined: record.has_joined,
+            newcomer: record.is_newcomer,
             progressed_at: record.progressed_at.map(Time),
             configs: record.configs.iter().map(ToString::to_string).collect(),
             pins_before: record.pins_before.to_string(),
@@ -329,6 +338,7 @@ impl From<&ReleaseConsumer> for Record {
             template_before: consumer.template_before.clone(),
             before: Before { broken: count(consumer.broken_before), moved_at: moment(consumer.moved_at.as_ref()) },
             has_joined: consumer.joined,
+            is_newcomer: consumer.newcomer,
             state: state.unwrap_or(release::State::Waiting),
             progressed_at: moment(consumer.progressed_at.as_ref()),
             batch: consumer.batch.map(count),
@@ -393,6 +403,7 @@ mod tests {
             template_before: "f00".into(),
             before: Before { broken: 2, moved_at: at },
             has_joined: true,
+            is_newcomer: true,
             state: release::State::Rolling,
             batch: Some(1),
             progressed_at: at,
@@ -409,6 +420,7 @@ mod tests {
             wave: 2,
             stage: Stage::All,
             ends_as: Some(release::Phase::Aborted),
+            watched_until: at,
             consumers: vec![record],
         };
         let status = ReleaseStatus::new(&progress, &[], Vec::new());

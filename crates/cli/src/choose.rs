@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::Outcome;
 use crate::cluster::Cluster;
 use crate::content::version;
-use crate::follow::{Wanted, What, follow as follow_change};
+use crate::follow::{Wanted, What, follow as follow_change, moves_to};
 use crate::names::{ConfigName, typed};
 use crate::output::{Format, announce, answer};
 use crate::release::{FIELD_MANAGER, TIMEOUT};
@@ -141,6 +141,14 @@ fn target(object: &VersionedConfig, releases: &[Release], to: Option<&str>) -> R
     if target.object == current.object && !is_moving {
         bail!("{config} is at {} already", target.version);
     }
+    let last = releases.iter().find(|release| moves_to(release, &config, &target.object));
+    if let Some(rejected) = last.filter(|release| release.phase() == Phase::Rejected) {
+        let why = rejected.status.as_ref().map_or("", |status| status.reason.as_str());
+        bail!(
+            "{} was rejected ({why}): choose another, or write its content into the config to have it checked again",
+            target.version
+        );
+    }
     if status.held.as_ref().is_some_and(|held| held.object == target.object) {
         let typed = typed(&config);
         bail!("{} failed and is held: try it again with `lockstep retry {typed}`, or choose another", target.version);
@@ -207,6 +215,9 @@ mod tests {
         assert!(named(&held(), &releases(), Some("1.1.0")).unwrap_err().contains("is at 1.1.0 already"));
         assert!(named(&held(), &releases(), Some("r3")).unwrap_err().contains("lockstep retry app"));
         assert!(named(&held(), &releases(), Some("r9")).unwrap_err().contains("it has r3, 1.1.0, 1.0.0"));
+        let mut rejected = releases();
+        rejected[0].status.as_mut().unwrap().phase = "Rejected".into();
+        assert!(named(&held(), &rejected, Some("r3")).unwrap_err().contains("r3 was rejected (Deployment web"));
         let first = versioned("secret", "db");
         assert!(named(&first, &[], None).unwrap_err().contains("choose one with --to"));
     }

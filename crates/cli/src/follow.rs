@@ -79,6 +79,13 @@ pub(crate) struct End {
     reason: String,
 }
 
+impl End {
+    /// Why not every consumer has shown that it works, if so.
+    pub(crate) fn doubt(&self) -> Option<&str> {
+        (self.result == Ending::Unjudged).then_some(self.reason.trim_end_matches('.'))
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 enum Ending {
@@ -283,9 +290,7 @@ fn standing(
         let refused = refused.filter(|condition| condition.reason == "Refused");
         return refused.map_or(Standing::Waiting, |condition| end(Ending::Rejected, "", &condition.message));
     };
-    let moves_there = |release: &Release| {
-        release.spec.moves.iter().any(|step| ConfigRef::from(&step.source) == config && step.to == target)
-    };
+    let moves_there = |release: &Release| moves_to(release, &config, target);
     let namespace = object.metadata.namespace.clone().unwrap_or_default();
     let current = status.current.as_ref().map(|current| current.object.as_str());
     let open = under_way(&config, &namespace, releases);
@@ -312,6 +317,12 @@ fn standing(
         let result = failed.and_then(ending).unwrap_or(Ending::NotReleased);
         // A retry that was not taken up yet; one that failed again is held under a name of its own.
         return if is_retried { Standing::Waiting } else { end(result, &held.release, &held.reason) };
+    }
+    let is_chosen =
+        object.spec.current.as_ref().is_some_and(|choice| choice.version == version || choice.version == target);
+    let refused = status.condition(ConditionType::Ready).filter(|ready| is_chosen && ready.reason == "Refused");
+    if let Some(refused) = refused {
+        return end(Ending::Rejected, "", &refused.message);
     }
     let newest = releases.iter().find(|release| moves_there(release));
     if current == Some(target) {
@@ -352,16 +363,23 @@ pub(crate) fn ended(release: &Release) -> Option<End> {
     })
 }
 
-/// A config that nothing moves: its current version has arrived already.
-pub(crate) fn at_rest(object: &VersionedConfig) -> Option<End> {
+/// A config that nothing moves: its current version has arrived already, with or without everybody's proof. `releases`: newest first.
+pub(crate) fn at_rest(object: &VersionedConfig, releases: &[Release]) -> Option<End> {
     let current = object.status.as_ref()?.current.as_ref()?;
+    let config = ConfigRef::from(&object.spec.source);
+    let came_by = releases.iter().find(|release| moves_to(release, &config, &current.object));
+    let unjudged = came_by.filter(|release| ending(release) == Some(Ending::Unjudged));
     Some(End {
-        config: ConfigRef::from(&object.spec.source).to_string(),
+        config: config.to_string(),
         version: current.version.clone(),
-        result: Ending::Released,
-        release: String::new(),
-        reason: String::new(),
+        result: if unjudged.is_some() { Ending::Unjudged } else { Ending::Released },
+        release: unjudged.map(name).unwrap_or_default().to_owned(),
+        reason: unjudged.and_then(|release| Some(release.status.as_ref()?.reason.clone())).unwrap_or_default(),
     })
+}
+
+pub(crate) fn moves_to(release: &Release, config: &ConfigRef, object: &str) -> bool {
+    release.spec.moves.iter().any(|step| ConfigRef::from(&step.source) == *config && step.to == object)
 }
 
 fn too_late(wanted: &Wanted, timeout: SignedDuration) -> End {
@@ -507,10 +525,19 @@ mod tests {
     #[test]
     fn what_rests_is_told_to_programs_as_any_other_end() {
         assert_eq!(
-            json!(at_rest(&held())),
+            json!(at_rest(&held(), &releases())),
             json!({"config": "configmap/app", "version": "1.1.0", "result": "released"})
         );
         assert_eq!(render(&Ends { ends: Vec::new() }, Format::Json).unwrap(), "[]\n");
+        let mut doubtful = releases();
+        if let Some(status) = &mut doubtful[1].status {
+            status.consumers[0].unjudged = Some("it is scaled to zero".into());
+        }
+        let end = at_rest(&held(), &doubtful).unwrap();
+        assert_eq!(
+            (end.doubt(), outcome(std::slice::from_ref(&end))),
+            (Some("every consumer runs it and is well"), Outcome::Unjudged)
+        );
     }
 
     #[test]

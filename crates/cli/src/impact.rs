@@ -10,8 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lockstep_api::{PinTableSpec, ReleasePolicy, VersionedConfig};
 use lockstep_core::keys::{KeyDigests, Used, is_concerned};
 use lockstep_core::policy::{BatchSize, Policy};
-use lockstep_core::validation::{Validation, validate};
+use lockstep_core::validation::{Invalid, Validation, validate};
 use lockstep_core::{ConfigKind, ConfigRef, Pin, names};
+use lockstep_operator::workshop::on_deep_stack;
 use serde::Serialize;
 
 use crate::cluster::Cluster;
@@ -269,7 +270,9 @@ impl Facts<'_> {
     fn invalid(&self) -> Option<String> {
         let current = self.object?.status.as_ref()?.current.as_ref()?;
         let old = self.contents.get(&current.object).map(Content::data);
-        validate(&self.validation, &self.new?.data(), old.as_ref()).err().map(|invalid| invalid.to_string())
+        let new = self.new?.data();
+        let verdict = on_deep_stack(|| validate(&self.validation, &new, old.as_ref()));
+        verdict.unwrap_or_else(|fault| Err(Invalid::Policy(fault))).err().map(|invalid| invalid.to_string())
     }
 
     fn runs(&self, workload: &Workload) -> Option<String> {

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use kube::api::{Patch, PatchParams};
 use lockstep_api::Release;
+use lockstep_core::release::Phase;
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
@@ -63,7 +64,7 @@ impl Wish {
 }
 
 pub(crate) async fn run(cluster: &Cluster, flags: &Flags, wish: Wish, format: Format) -> Result<()> {
-    let release = find(cluster, &flags.what).await?;
+    let release = find(cluster, &flags.what, wish).await?;
     let name = release.metadata.name.clone().unwrap_or_default();
     let about = format!("release/{name}");
     let message = match wish.answer(&release) {
@@ -76,11 +77,16 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, wish: Wish, format: Fo
     answer(format, &about, true, message)
 }
 
-async fn find(cluster: &Cluster, what: &ReleaseName) -> Result<Release> {
+/// A release that failed and was left to a person can still be taken back.
+fn is_left_to(wish: Wish, release: &Release) -> bool {
+    wish == Wish::Abort && release.phase() == Phase::Failed
+}
+
+async fn find(cluster: &Cluster, what: &ReleaseName, wish: Wish) -> Result<Release> {
     match what {
         ReleaseName::Named(name) => {
             let found = cluster.release(name).await?;
-            if found.phase().has_ended() {
+            if found.phase().has_ended() && !is_left_to(wish, &found) {
                 bail!("release {name} has ended: it is {}", found.phase());
             }
             Ok(found)
@@ -88,7 +94,8 @@ async fn find(cluster: &Cluster, what: &ReleaseName) -> Result<Release> {
         ReleaseName::Of(config) => {
             let object = cluster.versioned_config(config).await?;
             let releases = cluster.releases_of(config).await?;
-            let open = under_way(config, &cluster.namespace, &releases).cloned();
+            let open = under_way(config, &cluster.namespace, &releases);
+            let open = open.or_else(|| releases.first().filter(|newest| is_left_to(wish, newest))).cloned();
             let current = object.status.and_then(|status| status.current);
             open.with_context(|| {
                 let current = current.map_or("no version yet".to_owned(), |current| current.version);

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::Outcome;
 use crate::cluster::Cluster;
-use crate::follow::{REFUSAL_GRACE, Wanted, What, at_rest, conclude, ended, follow, outcome};
+use crate::follow::{End, REFUSAL_GRACE, Wanted, What, at_rest, conclude, ended, follow, moves_to, outcome};
 use crate::names::{ReleaseName, typed};
 use crate::output::Format;
 use crate::progress::headline;
@@ -59,7 +59,9 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
             let wanted = moving(cluster, vec![config.clone()], true).await?;
             if wanted.is_empty() {
                 let object = cluster.versioned_config(config).await?;
-                return conclude(format, &resting(&object), Vec::from_iter(at_rest(&object))).map(|()| Outcome::Done);
+                let ends = Vec::from_iter(at_rest(&object, &cluster.releases_of(config).await?));
+                let outcome = outcome(&ends);
+                return conclude(format, &resting(&object, &ends), ends).map(|()| outcome);
             }
             wanted
         }
@@ -71,11 +73,12 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
     follow(cluster, wanted, flags.timeout, format).await
 }
 
-fn resting(object: &VersionedConfig) -> String {
+fn resting(object: &VersionedConfig, ends: &[End]) -> String {
     let config = ConfigRef::from(&object.spec.source);
     let current = object.status.as_ref().and_then(|status| status.current.as_ref());
     let current = current.map_or("no version yet", |current| current.version.as_str());
-    format!("nothing moves: {config} is at {current}. More: lockstep status {}", typed(&config))
+    let but = ends.iter().find_map(End::doubt).map(|doubt| format!(". {doubt}")).unwrap_or_default();
+    format!("nothing moves: {config} is at {current}{but}. More: lockstep status {}", typed(&config))
 }
 
 /// All that moves in the namespace, and all that is about to.
@@ -166,12 +169,20 @@ async fn moving(cluster: &Cluster, configs: Vec<ConfigRef>, are_named: bool) -> 
 /// One look at one config. The releases come first, as in `follow`.
 async fn look(cluster: &Cluster, config: &ConfigRef) -> Result<(Course, Option<Wanted>)> {
     let releases = cluster.releases_of(config).await?;
-    if let Some(release) = under_way(config, &cluster.namespace, &releases) {
-        return Ok((Course::Moves, target(release)));
+    let open = under_way(config, &cluster.namespace, &releases);
+    let followed = || open.map_or((Course::Rests, None), |release| (Course::Moves, target(release)));
+    let Some(object) = cluster.find(config).await? else { return Ok(followed()) };
+    let Some(content) = cluster.content(config.kind, &config.name).await? else { return Ok(followed()) };
+    let source = cluster.version_of(&object, &content).await?;
+    if let Some(release) = open {
+        // What a person chose since then takes the release's place in a moment.
+        let overruling = chosen(&object, source.as_ref()).filter(|chosen| !moves_to(release, config, &chosen.object));
+        return Ok(overruling.map_or_else(followed, |chosen| {
+            let what = What::Object(chosen.object.clone());
+            (Course::To(chosen.object.clone()), Some(Wanted { config: config.clone(), what }))
+        }));
     }
-    let Some(object) = cluster.find(config).await? else { return Ok((Course::Rests, None)) };
-    let Some(content) = cluster.content(config.kind, &config.name).await? else { return Ok((Course::Rests, None)) };
-    let course = course(&object, cluster.version_of(&object, &content).await?.as_ref());
+    let course = course(&object, source.as_ref());
     let what = match &course {
         Course::To(object) | Course::Held(object) => What::Object(object.clone()),
         _ => What::Content(Box::new(content), BTreeSet::new()),

@@ -40,10 +40,12 @@ pub struct Observed {
     pub moving_to: Option<String>,
     /// Whether a workload that is written meanwhile may have the new version at once.
     pub can_join: bool,
-    /// Whether the table's `next` was announced a moment ago: the write of the config that it stands for may still be on its way.
+    /// Whether somebody else changed the table's `next` a moment ago: the write of the config that it stands for may still be on its way.
     pub next_is_fresh: bool,
     /// Whether any template, also an old one that a workload could go back to, is not pinned.
     pub has_unpinned_templates: bool,
+    /// The versions whose last word is that they break a rule.
+    pub rejected: BTreeSet<String>,
 }
 
 /// What the VersionedConfig remembers, and what a person wrote into it.
@@ -132,6 +134,10 @@ pub enum Refusal {
         "there is no version {version}, which spec.current of its VersionedConfig asks for: choose one of its versions"
     )]
     NoSuchVersion { version: String },
+    #[error(
+        "version {version}, which spec.current of its VersionedConfig asks for, was rejected: choose another, or write its content into the config to have it checked again"
+    )]
+    ChoiceRejected { version: String },
     #[error("the object {object} is in the way of its new version, and is not that version: remove or rename it")]
     ObjectInTheWay { object: String },
     #[error("its new version {object} cannot be created: {reason}")]
@@ -323,7 +329,13 @@ fn chosen<'a>(observed: &'a Observed, managed: &Managed, wanted: &'a Version) ->
         return Ok(wanted);
     }
     let found = observed.versions.iter().find(|version| is_called(version, &choice.version));
-    found.ok_or_else(|| Refusal::NoSuchVersion { version: choice.version.clone() })
+    match found {
+        // The source's own content is checked anew.
+        Some(found) if found.object != wanted.object && observed.rejected.contains(&found.object) => {
+            Err(Refusal::ChoiceRejected { version: choice.version.clone() })
+        }
+        found => found.ok_or_else(|| Refusal::NoSuchVersion { version: choice.version.clone() }),
+    }
 }
 
 /// `to` is where it wants to go, if it may.
@@ -334,8 +346,15 @@ fn publish(observed: &Observed, current: &str, to: Option<&str>, actions: &mut V
     // What unpinned templates were written against is settled when the config is adopted, and matters for as long as there are any.
     let adopted = observed.entry.baseline.clone().filter(|_| observed.has_unpinned_templates);
     let announced = observed.entry.next.clone().filter(|announced| observed.next_is_fresh && announced != current);
+    // What is under way was withdrawn by somebody whose config says so in a moment: new code must not get it meanwhile.
+    let is_withdrawn = |to: &String| {
+        let is_empty = observed.entry.next.is_none() && observed.entry.moving.is_none();
+        observed.next_is_fresh && is_empty && observed.moving_to.as_ref() == Some(to)
+    };
+    let to = to.filter(|to| !is_withdrawn(to));
     // A release under way goes on for a while although its config already wants to go elsewhere, or must not.
-    let moving = observed.moving_to.clone().filter(|moving| moving != current && !is_taken_back);
+    let moving = observed.moving_to.clone();
+    let moving = moving.filter(|moving| moving != current && !is_taken_back && !is_withdrawn(moving));
     let moving = moving.or_else(|| to.clone());
     let entry = Entry {
         baseline: adopted.or_else(|| Some(current.to_owned())),
@@ -378,6 +397,7 @@ mod tests {
             can_join: true,
             next_is_fresh: false,
             has_unpinned_templates: true,
+            rejected: BTreeSet::new(),
         }
     }
 
@@ -653,6 +673,17 @@ mod tests {
     }
 
     #[test]
+    fn a_choice_of_what_was_rejected_is_refused_unless_the_source_has_it_and_is_checked() {
+        let mut observed = adopted('a');
+        change(&mut observed, 'b');
+        managed(&mut observed).choice = Some(Choice { version: "1.0.0".into(), instead_of: None });
+        observed.rejected = [object('a')].into();
+        assert!(matches!(plan(&observed).last(), Some(Action::Refuse(Refusal::ChoiceRejected { .. }))));
+        observed.source = Some(source('a'));
+        assert!(plan(&observed).contains(&Action::Release { to: object('a') }));
+    }
+
+    #[test]
     fn the_baseline_goes_with_the_last_unpinned_template() {
         let mut observed = adopted('a');
         change(&mut observed, 'b');
@@ -755,6 +786,26 @@ mod tests {
         assert_eq!(plan(&observed), []);
         observed.next_is_fresh = false;
         assert!(matches!(&plan(&observed)[..], [Action::Publish(entry)] if entry.next.is_none()));
+    }
+
+    #[test]
+    fn what_was_withdrawn_a_moment_ago_is_not_offered_again_before_its_config_speaks() {
+        let mut observed = adopted('a');
+        observed.source = Some(source('b'));
+        for action in plan(&observed) {
+            if let Action::CreateVersion(version) = action {
+                observed.versions.push(version);
+            }
+        }
+        observed.moving_to = Some(object('b'));
+        observed.next_is_fresh = true;
+        assert_eq!(plan(&observed), [], "somebody takes it back");
+        observed.next_is_fresh = false;
+        assert!(matches!(&plan(&observed)[..], [Action::Publish(entry)] if entry.moving == Some(object('b'))));
+        observed.next_is_fresh = true;
+        observed.source = Some(source('c'));
+        let offers = |action: &Action| matches!(action, Action::Publish(entry) if entry.next == Some(object('c')));
+        assert!(plan(&observed).iter().any(offers), "another change is another matter");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which versions are kept, and who holds them.
 //!
-//! A version is held by what uses it, as an owner: Kubernetes' garbage collector lets it go with the last of them. The
-//! VersionedConfig holds what is kept besides.
+//! A version is held by what uses it, as an owner: Kubernetes' garbage collector lets it go with the last of them. What is kept besides has
+//! two keepers, the VersionedConfig and the config itself: whoever deletes one of them loses no content.
 
 use std::collections::BTreeSet;
 
@@ -14,26 +14,36 @@ pub const DEFAULT_RETAIN: usize = 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holding {
     pub version: Version,
-    /// The uids of the owners that it has.
+    /// The uids of the owners that it has, without its keepers.
     pub owners: BTreeSet<String>,
+    pub kept_by: Keepers,
     /// The uids of the ReplicaSets, ControllerRevisions, Jobs and so on whose template runs it.
     pub users: BTreeSet<String>,
     /// Whether a workload's template is pinned to it right now: what makes pods from it may not be there yet.
     pub is_wanted: bool,
 }
 
+/// Which of its keepers are among the owners of a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keepers {
+    None,
+    /// One was made anew, say.
+    Some,
+    All,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The owners that a version should have: users are appended, and we come or go.
-    SetOwners { object: String, add: BTreeSet<String>, keep_ours: bool },
+    /// The owners that a version should have: users are appended, and the keepers come or go.
+    SetOwners { object: String, add: BTreeSet<String>, is_kept: bool },
     /// Nobody holds it.
     Delete { object: String },
 }
 
 /// What to change about a config's versions. `protected` are the objects that the table, a release or the source itself needs.
-pub fn retain(holdings: &[Holding], protected: &BTreeSet<String>, count: usize, our_uid: &str) -> Vec<Change> {
+pub fn retain(holdings: &[Holding], protected: &BTreeSet<String>, count: usize) -> Vec<Change> {
     let kept = newest(holdings, protected, count);
-    holdings.iter().filter_map(|holding| change(holding, &kept, protected, our_uid)).collect()
+    holdings.iter().filter_map(|holding| change(holding, &kept, protected)).collect()
 }
 
 /// As many as are kept besides those in use, and what is in use among them: when its user goes, it is one of the newest.
@@ -50,16 +60,16 @@ fn newest(holdings: &[Holding], protected: &BTreeSet<String>, count: usize) -> B
     sorted.into_iter().take_while(is_within).map(|holding| holding.version.number).collect()
 }
 
-fn change(holding: &Holding, kept: &BTreeSet<u64>, protected: &BTreeSet<String>, our_uid: &str) -> Option<Change> {
+fn change(holding: &Holding, kept: &BTreeSet<u64>, protected: &BTreeSet<String>) -> Option<Change> {
     let object = &holding.version.object;
-    let is_ours = protected.contains(object) || holding.is_wanted || kept.contains(&holding.version.number);
-    let others = holding.owners.iter().any(|owner| owner != our_uid);
-    if !is_ours && holding.users.is_empty() && !others {
+    let is_kept = protected.contains(object) || holding.is_wanted || kept.contains(&holding.version.number);
+    if !is_kept && holding.users.is_empty() && holding.owners.is_empty() {
         return Some(Change::Delete { object: object.clone() });
     }
     let add: BTreeSet<String> = holding.users.difference(&holding.owners).cloned().collect();
-    let changes = !add.is_empty() || is_ours != holding.owners.contains(our_uid);
-    changes.then(|| Change::SetOwners { object: object.clone(), add, keep_ours: is_ours })
+    let wanted = if is_kept { Keepers::All } else { Keepers::None };
+    let changes = !add.is_empty() || holding.kept_by != wanted;
+    changes.then(|| Change::SetOwners { object: object.clone(), add, is_kept })
 }
 
 #[cfg(test)]
@@ -79,24 +89,26 @@ mod tests {
             changed_by: None,
             reason: None,
         };
-        Holding { version, owners: set(owners), users: set(users), is_wanted: false }
+        let kept_by = if owners.contains(&OURS) { Keepers::All } else { Keepers::None };
+        let owners: Vec<&str> = owners.iter().copied().filter(|owner| *owner != OURS).collect();
+        Holding { version, owners: set(&owners), kept_by, users: set(users), is_wanted: false }
     }
 
-    fn set(object: &str, add: &[&str], keep_ours: bool) -> Change {
-        Change::SetOwners { object: object.into(), add: add.iter().map(ToString::to_string).collect(), keep_ours }
+    fn set(object: &str, add: &[&str], is_kept: bool) -> Change {
+        Change::SetOwners { object: object.into(), add: add.iter().map(ToString::to_string).collect(), is_kept }
     }
 
     #[test]
     fn users_are_appended() {
-        let changes = retain(&[holding(1, &[OURS], &["rs-1", "rs-2"])], &BTreeSet::new(), 10, OURS);
+        let changes = retain(&[holding(1, &[OURS], &["rs-1", "rs-2"])], &BTreeSet::new(), 10);
         assert_eq!(changes, [set("app-1", &["rs-1", "rs-2"], true)]);
-        assert_eq!(retain(&[holding(1, &[OURS, "rs-1"], &["rs-1"])], &BTreeSet::new(), 10, OURS), []);
+        assert_eq!(retain(&[holding(1, &[OURS, "rs-1"], &["rs-1"])], &BTreeSet::new(), 10), []);
     }
 
     #[test]
     fn what_is_old_is_left_to_its_users_and_goes_with_them() {
         let versions = [holding(1, &[OURS], &[]), holding(2, &[OURS, "rs-2"], &["rs-2"]), holding(3, &[OURS], &[])];
-        let changes = retain(&versions, &BTreeSet::new(), 1, OURS);
+        let changes = retain(&versions, &BTreeSet::new(), 1);
         assert_eq!(changes, [Change::Delete { object: "app-1".into() }, set("app-2", &[], false)]);
     }
 
@@ -108,7 +120,7 @@ mod tests {
             holding(3, &[OURS, "rs-3"], &["rs-3"]),
             holding(4, &[OURS], &[]),
         ];
-        let changes = retain(&versions, &BTreeSet::from(["app-4".to_owned()]), 1, OURS);
+        let changes = retain(&versions, &BTreeSet::from(["app-4".to_owned()]), 1);
         assert_eq!(changes, [Change::Delete { object: "app-1".into() }]);
     }
 
@@ -116,17 +128,23 @@ mod tests {
     fn what_the_table_names_or_a_template_wants_is_kept() {
         let wanted = Holding { is_wanted: true, ..holding(2, &[OURS], &[]) };
         let protected = BTreeSet::from(["app-1".to_owned()]);
-        assert_eq!(retain(&[holding(1, &[OURS], &[]), wanted], &protected, 0, OURS), []);
+        assert_eq!(retain(&[holding(1, &[OURS], &[]), wanted], &protected, 0), []);
     }
 
     #[test]
     fn what_somebody_else_holds_is_never_deleted() {
-        assert_eq!(retain(&[holding(1, &["stranger"], &[])], &BTreeSet::new(), 0, OURS), []);
+        assert_eq!(retain(&[holding(1, &["stranger"], &[])], &BTreeSet::new(), 0), []);
+    }
+
+    #[test]
+    fn a_keeper_that_was_made_anew_is_an_owner_again() {
+        let half = Holding { kept_by: Keepers::Some, ..holding(1, &[], &[]) };
+        assert_eq!(retain(&[half], &BTreeSet::new(), 1), [set("app-1", &[], true)]);
     }
 
     #[test]
     fn what_is_needed_again_is_ours_again() {
-        let changes = retain(&[holding(1, &["rs-1"], &["rs-1"])], &BTreeSet::from(["app-1".to_owned()]), 0, OURS);
+        let changes = retain(&[holding(1, &["rs-1"], &["rs-1"])], &BTreeSet::from(["app-1".to_owned()]), 0);
         assert_eq!(changes, [set("app-1", &[], true)]);
     }
 }

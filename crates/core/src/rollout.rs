@@ -112,8 +112,7 @@ fn argo_rollout(name: &str, generation: i64, spec: &Value, status: &Value) -> Ro
         updated: count(&status["updatedReplicas"], 0),
         ready: count(&status["readyReplicas"], 0),
         is_complete: phase == "Healthy",
-        waits_for: (phase == "Paused")
-            .then(|| format!("the Rollout's next step: `kubectl argo rollouts promote {name}`")),
+        waits_for: (phase == "Paused").then(|| argo_pause(name, spec, status)),
         idle: (desired == 0).then(|| NO_PODS.to_owned()),
         is_midway: !stable.is_null() && stable != &status["currentPodHash"],
         stopped: (status["abort"] == true).then(|| {
@@ -121,6 +120,23 @@ fn argo_rollout(name: &str, generation: i64, spec: &Value, status: &Value) -> Ro
         }),
         failure,
         ..Rollout::default()
+    }
+}
+
+/// What a Rollout that pauses waits for: a person, or only for its own time to pass.
+fn argo_pause(name: &str, spec: &Value, status: &Value) -> String {
+    let promote = format!("`kubectl argo rollouts promote {name}`");
+    if spec["paused"] == true {
+        return format!("{promote}: somebody paused it");
+    }
+    let step = status["currentStepIndex"].as_u64().and_then(|step| usize::try_from(step).ok());
+    let step = step.and_then(|step| spec["strategy"]["canary"]["steps"].get(step));
+    let duration = step.map(|step| &step["pause"]["duration"]).filter(|duration| !duration.is_null());
+    // A number of seconds, or text such as 5m.
+    let timed = duration.map(|duration| duration.as_str().map_or_else(|| format!("{duration}s"), str::to_owned));
+    match timed {
+        Some(duration) => format!("the end of the Rollout's pause of {duration}, after which it goes on by itself"),
+        None => format!("the Rollout's next step: {promote}"),
     }
 }
 
@@ -175,6 +191,20 @@ mod tests {
         let aborted = rollout("Rollout", "web", 7, &object("Progressing", true)).failure.unwrap();
         assert!(aborted.reason.contains("aborted"));
         assert!(!rollout("Rollout", "web", 8, &object("Healthy", false)).is_observed);
+    }
+
+    #[test]
+    fn a_rollout_that_pauses_says_whether_it_goes_on_by_itself() {
+        let paused = |paused: bool, pause: Value| {
+            let steps = json!([{"setWeight": 50}, {"pause": pause}]);
+            let spec = json!({"paused": paused, "strategy": {"canary": {"steps": steps}}});
+            let object = json!({"spec": spec, "status": {"phase": "Paused", "currentStepIndex": 1}});
+            rollout("Rollout", "web", 1, &object).waits_for.unwrap()
+        };
+        assert!(paused(false, json!({})).ends_with("next step: `kubectl argo rollouts promote web`"));
+        assert!(paused(false, json!({"duration": "12s"})).contains("pause of 12s, after which it goes on by itself"));
+        assert!(paused(false, json!({"duration": 90})).contains("pause of 90s"));
+        assert!(paused(true, json!({"duration": "12s"})).ends_with("somebody paused it"));
     }
 
     #[test]

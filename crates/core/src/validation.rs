@@ -2,16 +2,17 @@
 //!
 //! No sentence of this module carries anything of the content but the names of keys: what it shows else comes from the policy. A policy
 //! is written by the users of a namespace, so its work has limits: see `rules`, `schema` and `patterns`.
+//!
+//! What is heavy (`Validation::is_heavy`) needs a stack of `STACK_BYTES`, and memory for no more than `AT_ONCE` of it: both are the caller's
+//! to see to.
 
 mod formats;
 mod patterns;
 mod rules;
 mod schema;
-mod turns;
 mod weight;
 
 use std::collections::BTreeMap;
-use std::thread;
 
 use formats::Format;
 use serde_json::Value;
@@ -25,7 +26,10 @@ pub const MAX_EXPRESSION_LENGTH: usize = rules::MAX_LENGTH;
 
 /// Parsers and evaluators of rules and schemas call themselves for each level of nesting. The stack suffices for the deepest that the
 /// limits let through, in an unoptimized build too; only what is used of it takes memory.
-const STACK_BYTES: usize = 128 << 20;
+pub const STACK_BYTES: usize = 128 << 20;
+
+/// How many contents may be validated at the same time: each may take a good part of the memory that the operator has.
+pub const AT_ONCE: usize = 2;
 
 /// How much of the policy's text a sentence shows.
 const MAX_SHOWN_CHARS: usize = 200;
@@ -87,36 +91,31 @@ pub enum Invalid {
     Policy(String),
 }
 
-/// Whether `new` may follow `old`. It may have to wait for its turn.
+/// Whether `new` may follow `old`.
 pub fn validate(validation: &Validation, new: &Data<'_>, old: Option<&Data<'_>>) -> Result<(), Invalid> {
-    let judge = || judge(validation, new, old);
-    let is_heavy = !validation.schemas.is_empty() || !validation.rules.is_empty() || new.is_heavy();
-    if is_heavy { turns::in_turn(judge) } else { judge() }
-}
-
-fn judge(validation: &Validation, new: &Data<'_>, old: Option<&Data<'_>>) -> Result<(), Invalid> {
     check_readable(validation.parse, new, old)?;
     if validation.schemas.is_empty() && validation.rules.is_empty() {
         return Ok(());
     }
-    let check = || {
-        validation.schemas.iter().try_for_each(|schema| check_schema(schema, new))?;
-        rules::check_all(&validation.rules, new, old)
-    };
-    on_large_stack(check).map_err(Invalid::Policy)?
+    validation.schemas.iter().try_for_each(|schema| check_schema(schema, new))?;
+    rules::check_all(&validation.rules, new, old)
 }
 
 impl Validation {
-    /// Whether the verdict on `new` depends on the old version. It may have to wait for its turn.
+    /// Whether the verdict on `new` depends on the old version. As heavy as the verdict.
     pub fn needs_old(&self, new: &Data<'_>) -> bool {
         if !self.rules.is_empty() || self.parse != Parsing::KeepParsing {
             return !self.rules.is_empty();
         }
-        let has_unreadable = || new.unreadable().next().is_some();
-        if new.is_heavy() { turns::in_turn(has_unreadable) } else { has_unreadable() }
+        new.unreadable().next().is_some()
     }
 
-    /// Whether the policy itself is sound; the error names the part that is not.
+    /// Whether the verdict on `new` takes much memory, or a deep stack.
+    pub fn is_heavy(&self, new: &Data<'_>) -> bool {
+        !self.schemas.is_empty() || !self.rules.is_empty() || new.is_heavy()
+    }
+
+    /// Whether the policy itself is sound; the error names the part that is not. As heavy as a verdict.
     pub fn check(&self) -> Result<(), String> {
         if self.rules.len() > MAX_RULES {
             return Err(format!("there are {} rules, and at most {MAX_RULES} are allowed", self.rules.len()));
@@ -124,15 +123,13 @@ impl Validation {
         if self.schemas.len() > MAX_SCHEMAS {
             return Err(format!("there are {} schemas, and at most {MAX_SCHEMAS} are allowed", self.schemas.len()));
         }
-        on_large_stack(|| {
-            for KeySchema { key, schema } in &self.schemas {
-                schema::Checker::of(schema).map_err(|fault| format!("the schema for key {key}: {fault}"))?;
-            }
-            for Rule { expression, .. } in &self.rules {
-                rules::check(expression).map_err(|fault| format!("rule `{}`: {fault}", shown(expression)))?;
-            }
-            Ok(())
-        })?
+        for KeySchema { key, schema } in &self.schemas {
+            schema::Checker::of(schema).map_err(|fault| format!("the schema for key {key}: {fault}"))?;
+        }
+        for Rule { expression, .. } in &self.rules {
+            rules::check(expression).map_err(|fault| format!("rule `{}`: {fault}", shown(expression)))?;
+        }
+        Ok(())
     }
 
     /// Both apply.
@@ -205,14 +202,6 @@ fn shown(text: &str) -> String {
         line.push('…');
     }
     line
-}
-
-fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
-    thread::scope(|scope| {
-        let started = thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work);
-        let thread = started.map_err(|error| format!("no thread could be started for it: {error}"))?;
-        thread.join().map_err(|_| "evaluating it failed unexpectedly".to_owned())
-    })
 }
 
 #[cfg(test)]

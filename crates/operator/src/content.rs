@@ -136,10 +136,10 @@ impl Content {
         client: &Client,
         id: &ConfigId,
         version: &Version,
-        owner: OwnerReference,
+        owners: Vec<OwnerReference>,
         key: &DigestKey,
     ) -> kube::Result<Option<ConfigFact>> {
-        let mut metadata = metadata(&id.config, &version.object, &version.digest, owner);
+        let mut metadata = metadata(&id.config, &version.object, &version.digest, owners);
         metadata.annotations.get_or_insert_default().extend(self.given(version, key));
         self.write(client, id, metadata).await
     }
@@ -150,10 +150,10 @@ impl Content {
         client: &Client,
         id: &ConfigId,
         digest: &Digest,
-        owner: OwnerReference,
+        owners: Vec<OwnerReference>,
     ) -> kube::Result<Option<ConfigFact>> {
         let object = digest.version_object_name(&id.config.name);
-        self.write(client, id, metadata(&id.config, &object, digest.full(), owner)).await
+        self.write(client, id, metadata(&id.config, &object, digest.full(), owners)).await
     }
 
     /// Makes this object, which is a draft, the version that it was written for.
@@ -251,7 +251,7 @@ where
 }
 
 /// Labels of the source are not copied: a GitOps tool would take the version for one of its own and prune it.
-fn metadata(config: &ConfigRef, object: &str, digest: &str, owner: OwnerReference) -> ObjectMeta {
+fn metadata(config: &ConfigRef, object: &str, digest: &str, owners: Vec<OwnerReference>) -> ObjectMeta {
     let annotations = BTreeMap::from([
         (names::SOURCE.to_owned(), config.name.clone()),
         (names::DIGEST.to_owned(), digest.to_owned()),
@@ -260,7 +260,7 @@ fn metadata(config: &ConfigRef, object: &str, digest: &str, owner: OwnerReferenc
         name: Some(object.to_owned()),
         labels: Some(BTreeMap::from([(names::VERSION_OF.to_owned(), config.kind.word().to_owned())])),
         annotations: Some(annotations),
-        owner_references: Some(vec![owner]),
+        owner_references: Some(owners),
         ..ObjectMeta::default()
     }
 }

@@ -1,19 +1,22 @@
 //! The loop: watches feed the index, the index makes work, work is done a bounded number at a time, and what it wrote goes back
 //! into the index.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt};
+use anyhow::bail;
+use futures::Stream;
 use lockstep_core::policy::Policy;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use crate::environment::Environment;
 use crate::execute::{ConfigOutcome, ExecuteError, Executor, ReleaseOutcome, Written};
 use crate::facts::{DRAFT_LIFE, Key};
-use crate::index::{ConfigId, Index, ObjectId, ReleaseId, Watched, Work, WorkloadId};
+use crate::index::{ConfigId, Index, ObjectId, PolicyId, ReleaseId, Watched, Work, WorkloadId};
+use crate::inputs::{Input, Turns};
 use crate::leader::Term;
 use crate::metrics::Metrics;
 use crate::pods::PodWatches;
@@ -37,6 +40,7 @@ const REFUSED_RETRY: Duration = Duration::from_secs(5);
 
 pub struct Controller {
     executor: Arc<Executor>,
+    environment: Environment,
     metrics: Arc<Metrics>,
     /// How long a template into which a plain name slipped waits for further writes.
     settle: Duration,
@@ -44,13 +48,13 @@ pub struct Controller {
     pods: PodWatches,
     pod_events: mpsc::Receiver<WatchEvent>,
     queue: crate::queue::Queue<Work>,
-    failures: HashMap<Work, u32>,
+    failures: BTreeMap<Work, u32>,
     put_backs: PutBacks,
     /// How often the start of a release was put off for what changed beside it.
-    put_off: HashMap<ConfigId, u32>,
-    listings: HashMap<(Watched, Scope), HashSet<Key>>,
+    put_off: BTreeMap<ConfigId, u32>,
+    listings: BTreeMap<(Watched, Scope), BTreeSet<Key>>,
     /// The watches that have not yet said all that there is.
-    unlisted: HashSet<(Watched, Scope)>,
+    unlisted: BTreeSet<(Watched, Scope)>,
     term: Term,
 }
 
@@ -63,6 +67,7 @@ enum Done {
     Restore(ReleaseId, Result<Vec<Written>, ExecuteError>),
     Retention(ConfigId, Result<Vec<Written>, ExecuteError>),
     Unreadable(ObjectId, Result<(), ExecuteError>),
+    Policy(PolicyId, Result<(), ExecuteError>),
 }
 
 impl Controller {
@@ -70,31 +75,34 @@ impl Controller {
         executor: Executor,
         metrics: Arc<Metrics>,
         settle: Duration,
-        watches: HashSet<(Watched, Scope)>,
+        watches: BTreeSet<(Watched, Scope)>,
         term: Term,
     ) -> Self {
-        let (pods, pod_events) = PodWatches::new(executor.client.clone());
+        let environment = executor.environment.clone();
+        let (pods, pod_events) = PodWatches::new(executor.client.clone(), environment.clone());
         Self {
             executor: Arc::new(executor),
+            environment,
             metrics,
             settle,
             index: Index::new(Policy { settle, ..Policy::default() }),
             pods,
             pod_events,
             queue: crate::queue::Queue::default(),
-            failures: HashMap::new(),
+            failures: BTreeMap::new(),
             put_backs: PutBacks::default(),
-            put_off: HashMap::new(),
-            listings: HashMap::new(),
+            put_off: BTreeMap::new(),
+            listings: BTreeMap::new(),
             unlisted: watches,
             term,
         }
     }
 
-    /// Runs until the stream of events ends.
-    pub async fn run(mut self, events: impl Stream<Item = WatchEvent>) {
+    /// Runs until the stream of events ends, or work ends in a panic: what is known of the cluster may then be wrong.
+    pub async fn run(mut self, events: impl Stream<Item = WatchEvent>) -> anyhow::Result<()> {
         let mut events = std::pin::pin!(events);
         let mut running: JoinSet<Done> = JoinSet::new();
+        let mut turns = Turns::default();
         loop {
             self.watch_pods();
             self.start_due(&mut running);
@@ -102,14 +110,17 @@ impl Controller {
             self.metrics.open(self.index.counts.open_releases(), self.index.counts.held_configs());
             self.metrics.unreadable(self.index.counts.unreadable());
             let wake = self.wake(&running);
-            tokio::select! {
-                event = events.next() => match event {
-                    Some(event) => self.observe(event),
-                    None => return,
-                },
-                Some(event) = self.pod_events.recv() => self.observe(event),
-                Some(done) = running.join_next() => self.finish(done),
-                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
+            let input = tokio::select! {
+                biased;
+                input = turns.next(events.as_mut(), &mut self.pod_events, &mut running) => input,
+                // Last, and yet never late: after each input, what is due is started.
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => continue,
+            };
+            match input {
+                Input::Event(event) => self.observe(event),
+                Input::Done(done) => self.finish(done),
+                Input::Broken(error) => bail!("work did not come to its end, and what is known may be wrong: {error}"),
+                Input::End => return Ok(()),
             }
         }
     }
@@ -134,7 +145,7 @@ impl Controller {
     fn observe(&mut self, event: WatchEvent) {
         let watch = (event.watched, event.scope);
         match event.what {
-            What::Listing => drop(self.listings.insert(watch, HashSet::new())),
+            What::Listing => drop(self.listings.insert(watch, BTreeSet::new())),
             What::Listed => self.end_listing(&watch),
             What::Seen { key, fact, is_listing } => {
                 self.note_listed(&watch, &key, is_listing);
@@ -190,7 +201,7 @@ impl Controller {
         for work in work {
             match &work {
                 Work::Config(_) | Work::Start(_) | Work::Release(_) => self.queue.push(work, now, delay),
-                Work::Restore(_) | Work::Unreadable(_) => self.queue.push(work, now, Duration::ZERO),
+                Work::Restore(_) | Work::Unreadable(_) | Work::Policy(_) => self.queue.push(work, now, Duration::ZERO),
                 Work::Consumer(id) => {
                     let delay = self.put_backs.wait(id, self.settle);
                     self.queue.push(work, now, delay);
@@ -220,7 +231,7 @@ impl Controller {
             Work::Config(id) => {
                 let Some(view) = self.index.config(id) else { return false };
                 let (id, unreadable) = (id.clone(), self.index.stops(id));
-                running.spawn(async move {
+                self.environment.process.spawn_into(running, async move {
                     let outcome = match unreadable {
                         Some(unreadable) => executor.refuse_for(view, &unreadable).await,
                         None => executor.config(view).await,
@@ -236,34 +247,46 @@ impl Controller {
                 self.put_off.remove(id);
                 let Some(start) = self.index.start(id) else { return false };
                 let id = id.clone();
-                running.spawn(async move { Done::Start(id, executor.start(start).await) });
+                self.environment
+                    .process
+                    .spawn_into(running, async move { Done::Start(id, executor.start(start).await) });
             }
             Work::Release(id) => {
-                let Some(view) = self.index.release(id, crate::clock::now()) else { return false };
+                let Some(view) = self.index.release(id, self.environment.clock.now()) else { return false };
                 let id = id.clone();
-                running.spawn(async move { Done::Release(id, executor.release(view).await) });
+                self.environment
+                    .process
+                    .spawn_into(running, async move { Done::Release(id, executor.release(view).await) });
             }
             Work::Consumer(id) => return self.look_after(id, running),
             Work::Restore(id) => {
                 let Some(lost) = self.index.lost(id) else { return false };
                 let id = id.clone();
-                running.spawn(async move {
+                self.environment.process.spawn_into(running, async move {
                     let written = executor.restore(&id, lost).await;
                     Done::Restore(id, written)
+                });
+            }
+            Work::Policy(id) => {
+                let Some(rules) = self.index.rules(id) else { return false };
+                let id = id.clone();
+                self.environment.process.spawn_into(running, async move {
+                    let told = executor.check_policy(&id, rules).await;
+                    Done::Policy(id, told)
                 });
             }
             Work::Unreadable(id) => {
                 let Some(unreadable) = self.index.unreadable(id) else { return false };
                 let id = id.clone();
-                running.spawn(async move {
+                self.environment.process.spawn_into(running, async move {
                     let told = executor.tell_unreadable(&unreadable).await;
                     Done::Unreadable(id, told)
                 });
             }
             Work::Retention(id) => {
-                let Some(view) = self.index.retention(id, crate::clock::now()) else { return false };
+                let Some(view) = self.index.retention(id, self.environment.clock.now()) else { return false };
                 let id = id.clone();
-                running.spawn(async move {
+                self.environment.process.spawn_into(running, async move {
                     let written = executor.retention(&id, view).await;
                     Done::Retention(id, written)
                 });
@@ -285,7 +308,7 @@ impl Controller {
         let Some(fact) = self.index.workload(id).filter(|fact| fact.can_change).cloned() else { return false };
         if self.index.has_orphaned_gate(id, &fact) {
             let (executor, id) = (Arc::clone(&self.executor), id.clone());
-            running.spawn(async move {
+            self.environment.process.spawn_into(running, async move {
                 let written = executor.open_gate_of(&id, &fact).await;
                 Done::Consumer(id, written)
             });
@@ -297,7 +320,7 @@ impl Controller {
         }
         if !unknown.is_empty() {
             let (executor, id) = (Arc::clone(&self.executor), id.clone());
-            running.spawn(async move {
+            self.environment.process.spawn_into(running, async move {
                 let written = executor.replace_unknown(&id, &fact, &pins, &unknown).await;
                 Done::Consumer(id, written)
             });
@@ -311,21 +334,14 @@ impl Controller {
             );
         }
         let (executor, id) = (Arc::clone(&self.executor), id.clone());
-        running.spawn(async move {
+        self.environment.process.spawn_into(running, async move {
             let written = executor.pin(&id, &fact, &pins, None).await;
             Done::Consumer(id, written)
         });
         true
     }
 
-    fn finish(&mut self, done: Result<Done, tokio::task::JoinError>) {
-        let done = match done {
-            Ok(done) => done,
-            Err(error) => {
-                tracing::error!(%error, "work ended in a panic: the operator cannot go on safely");
-                std::process::abort();
-            }
-        };
+    fn finish(&mut self, done: Done) {
         match done {
             Done::Config(id, mut outcome) => {
                 let work = Work::Config(id.clone());
@@ -377,6 +393,11 @@ impl Controller {
                     self.take_in(written);
                 }
             }
+            Done::Policy(id, told) => {
+                let work = Work::Policy(id);
+                self.settle_failure(&work, told);
+                self.queue.done(&work, Instant::now());
+            }
             Done::Unreadable(id, told) => {
                 let work = Work::Unreadable(id);
                 self.settle_failure(&work, told);
@@ -403,6 +424,9 @@ impl Controller {
             tracing::info!(namespace = id.namespace, config = %id.config, version = %version.name, object = version.object, by = version.changed_by, "a new version");
         }
         self.take_in(outcome.written);
+        if outcome.is_published {
+            self.index.note_published(id);
+        }
         self.index.note_checked(id, outcome.checked);
         let now = Instant::now();
         if let Some(wait) = outcome.wake {
@@ -447,7 +471,7 @@ impl Controller {
         }
         self.index.note_refused(id, outcome.refused);
         if let Some(wake) = outcome.wake {
-            let wait = Duration::try_from(wake.duration_since(crate::clock::now())).unwrap_or_default();
+            let wait = Duration::try_from(wake.duration_since(self.environment.clock.now())).unwrap_or_default();
             self.queue.push(work, now, wait);
         }
     }

@@ -9,17 +9,19 @@ use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use lockstep_core::DigestKey;
 
+use crate::environment::Randomness;
+
 const NAME: &str = "lockstep-digest-key";
 const FIELD: &str = "key";
 const LENGTH: usize = 32;
 
-pub async fn ensure(client: Client, namespace: &str) -> Result<DigestKey> {
+pub async fn ensure(client: Client, namespace: &str, random: &Randomness) -> Result<DigestKey> {
     let api: Api<Secret> = Api::namespaced(client, namespace);
     if let Some(found) = api.get_opt(NAME).await.with_context(|| format!("cannot read Secret {NAME} in {namespace}"))? {
         return read(&found, namespace);
     }
     let mut key = vec![0; LENGTH];
-    getrandom::fill(&mut key).map_err(|error| anyhow::anyhow!("no randomness for Secret {NAME}: {error}"))?;
+    random.fill(&mut key).map_err(|error| anyhow::anyhow!("no randomness for Secret {NAME}: {error}"))?;
     let secret = Secret {
         metadata: ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() },
         immutable: Some(true),

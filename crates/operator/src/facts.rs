@@ -212,6 +212,11 @@ pub struct GateFact {
 }
 
 impl GateFact {
+    /// Whether somebody wrote over what it set.
+    pub fn is_forced(&self) -> bool {
+        self.saved.is_some() && self.holds_for.is_none() && self.partition.is_none()
+    }
+
     fn read(kind: &WorkloadKind, object: &DynamicObject) -> Self {
         let (kind, spec) = (&kind.resource.kind, &object.data["spec"]);
         let saved = annotation(&object.metadata, names::GATE);
@@ -378,6 +383,12 @@ impl ReleaseFact {
     pub fn is_under_way(&self) -> bool {
         !self.has_ended() && self.core.progress.started_at.is_some()
     }
+
+    /// Whether it is still looked after: also for a while after its end, if somebody did not run it then, and when a person wants to
+    /// have it taken back that was left to them.
+    pub fn is_watched(&self) -> bool {
+        !self.has_ended() || self.core.progress.watched_until.is_some() || self.core.is_to_be_taken_back()
+    }
 }
 
 /// A ReleasePolicy.
@@ -470,8 +481,9 @@ pub fn key(meta: &ObjectMeta) -> Key {
     Key { namespace: meta.namespace.clone().unwrap_or_default(), name: meta.name.clone().unwrap_or_default() }
 }
 
-pub fn owner_uids(owners: &[OwnerReference]) -> BTreeSet<String> {
-    owners.iter().map(|owner| owner.uid.clone()).collect()
+/// Whether an owner keeps a version that nobody needs to run for that; all others run it.
+pub fn is_keeper(owner: &OwnerReference) -> bool {
+    ["VersionedConfig", "ConfigMap", "Secret"].contains(&owner.kind.as_str())
 }
 
 fn label<'a>(meta: &'a ObjectMeta, name: &str) -> Option<&'a str> {

@@ -1,6 +1,6 @@
 //! Pods are watched only where a release is under way: there are many, and nobody else needs them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
@@ -10,6 +10,7 @@ use lockstep_core::health::Unit;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use crate::environment::Environment;
 use crate::watch::{self, WatchEvent};
 
 /// How many events of pods may wait to be taken in. A watch that finds no room waits.
@@ -33,18 +34,19 @@ const TROUBLES: [&str; 8] = [
 /// The watches of pods, one for each namespace with a release.
 pub struct PodWatches {
     client: Client,
-    watches: HashMap<String, AbortHandle>,
+    environment: Environment,
+    watches: BTreeMap<String, AbortHandle>,
     sender: mpsc::Sender<WatchEvent>,
 }
 
 impl PodWatches {
-    pub fn new(client: Client) -> (Self, mpsc::Receiver<WatchEvent>) {
+    pub fn new(client: Client, environment: Environment) -> (Self, mpsc::Receiver<WatchEvent>) {
         let (sender, receiver) = mpsc::channel(ROOM);
-        (Self { client, watches: HashMap::new(), sender }, receiver)
+        (Self { client, environment, watches: BTreeMap::new(), sender }, receiver)
     }
 
     /// Starts and stops watches, and returns the namespaces where it stopped one.
-    pub fn adjust(&mut self, wanted: &HashSet<String>) -> Vec<String> {
+    pub fn adjust(&mut self, wanted: &BTreeSet<String>) -> Vec<String> {
         let ended: Vec<String> =
             self.watches.keys().filter(|namespace| !wanted.contains(*namespace)).cloned().collect();
         for namespace in &ended {
@@ -55,9 +57,9 @@ impl PodWatches {
         for namespace in
             wanted.iter().filter(|namespace| !self.watches.contains_key(*namespace)).cloned().collect::<Vec<_>>()
         {
-            let mut events = watch::pods(&self.client, &namespace);
+            let mut events = watch::pods(&self.client, &namespace, &self.environment.random);
             let sender = self.sender.clone();
-            let task = tokio::spawn(async move {
+            let task = self.environment.process.spawn(async move {
                 while let Some(event) = events.next().await {
                     if sender.send(event).await.is_err() {
                         return;

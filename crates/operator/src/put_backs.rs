@@ -3,7 +3,7 @@
 //! Each time is a rollout. A tool that enforces its manifest would write again at once, and we too, for ever: so we wait longer
 //! each time, and say so.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ const PEACE: Duration = Duration::from_secs(3600);
 const SUSPICIOUS: u32 = 3;
 
 #[derive(Debug, Default)]
-pub struct PutBacks(HashMap<WorkloadId, (u32, Instant)>);
+pub struct PutBacks(BTreeMap<WorkloadId, (u32, Instant)>);
 
 impl PutBacks {
     /// How long to wait before the next one.

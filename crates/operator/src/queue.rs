@@ -1,7 +1,6 @@
 //! Work that waits for its time: each piece at most once, and never while it is being done.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::Hash;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,10 +11,10 @@ const PATIENCE: u32 = 5;
 #[derive(Debug)]
 pub struct Queue<W> {
     due: BTreeSet<(Instant, W)>,
-    waiting: HashMap<W, Waiting>,
-    running: HashSet<W>,
+    waiting: BTreeMap<W, Waiting>,
+    running: BTreeSet<W>,
     /// What became due while it was running.
-    again: HashMap<W, Instant>,
+    again: BTreeMap<W, Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -26,11 +25,11 @@ struct Waiting {
 
 impl<W> Default for Queue<W> {
     fn default() -> Self {
-        Self { due: BTreeSet::new(), waiting: HashMap::new(), running: HashSet::new(), again: HashMap::new() }
+        Self { due: BTreeSet::new(), waiting: BTreeMap::new(), running: BTreeSet::new(), again: BTreeMap::new() }
     }
 }
 
-impl<W: Clone + Eq + Hash + Ord> Queue<W> {
+impl<W: Clone + Ord> Queue<W> {
     /// As soon as possible, but no sooner than `now + delay`. What waits already keeps the earlier time.
     pub fn push(&mut self, work: W, now: Instant, delay: Duration) {
         let wanted = now + delay;

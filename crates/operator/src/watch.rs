@@ -1,15 +1,19 @@
 //! Watches: streams of what changes in the cluster, stripped to facts on arrival.
 
+use std::sync::Arc;
+
 use futures::stream::{BoxStream, select_all};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, watcher};
-use kube::runtime::{WatchStreamExt, watcher::DefaultBackoff};
 use kube::{Api, Client, Resource};
 use lockstep_api::{PinTable, Release, ReleasePolicy, VersionedConfig};
 use lockstep_core::ConfigKind;
 
+use crate::backoff::WatchBackoff;
+use crate::environment::Randomness;
 use crate::facts::{
     self, ConfigFact, Key, ManagedFact, NamespaceFact, PodFact, PolicyFact, ReleaseFact, TableFact, WorkloadFact,
 };
@@ -56,17 +60,22 @@ pub enum What {
 }
 
 /// All watches, merged into one stream.
-pub fn everything(client: &Client, scopes: &[Scope], kinds: &[WorkloadKind]) -> impl Stream<Item = WatchEvent> + use<> {
+pub fn everything(
+    client: &Client,
+    scopes: &[Scope],
+    kinds: &[WorkloadKind],
+    random: &Randomness,
+) -> impl Stream<Item = WatchEvent> + use<> {
     let mut streams: Vec<BoxStream<'static, WatchEvent>> = Vec::new();
     for scope in scopes {
-        let source = Scoped { client: client.clone(), scope: scope.clone() };
+        let source = Scoped { client: client.clone(), scope: scope.clone(), random: random.clone() };
         streams.push(source.configs::<ConfigMap>(ConfigKind::ConfigMap, Config::default()));
         streams.push(source.configs::<Secret>(ConfigKind::Secret, Config::default().fields(NOT_HELM)));
         streams.push(source.stream(source.api::<VersionedConfig>(), Watched::VersionedConfig, |object| {
             ManagedFact::read_named(object).map(|fact| Some(Fact::Managed(Box::new(fact))))
         }));
         streams.push(source.stream(source.api::<PinTable>(), Watched::PinTable, |object| {
-            Ok(Some(Fact::Table(TableFact::read(&object))))
+            Ok(Some(Fact::Table(Arc::new(TableFact::read(&object)))))
         }));
         streams.push(source.stream(source.api::<Release>(), Watched::Release, |object| {
             Ok(Some(Fact::Release(Box::new(ReleaseFact::read(object)))))
@@ -88,8 +97,8 @@ pub fn everything(client: &Client, scopes: &[Scope], kinds: &[WorkloadKind]) -> 
 }
 
 /// The pods of one namespace, in one request where the API server can begin a watch with all that there is.
-pub fn pods(client: &Client, namespace: &str) -> BoxStream<'static, WatchEvent> {
-    let source = Scoped { client: client.clone(), scope: Some(namespace.to_owned()) };
+pub fn pods(client: &Client, namespace: &str, random: &Randomness) -> BoxStream<'static, WatchEvent> {
+    let source = Scoped { client: client.clone(), scope: Some(namespace.to_owned()), random: random.clone() };
     let read = |pod: Pod| Ok(PodFact::read(&pod).map(|fact| Fact::Pod(Box::new(fact))));
     let in_one = source.stream_with(source.api(), (), Config::default().streaming_lists(), Watched::Pod, read);
     let listed_first = source.stream(source.api(), Watched::Pod, read);
@@ -104,6 +113,7 @@ pub fn pods(client: &Client, namespace: &str) -> BoxStream<'static, WatchEvent> 
 struct Scoped {
     client: Client,
     scope: Scope,
+    random: Randomness,
 }
 
 impl Scoped {
@@ -166,7 +176,7 @@ impl Scoped {
         K::DynamicType: Send,
     {
         let scope = self.scope.clone();
-        let events = watcher(api, config).backoff(DefaultBackoff::default());
+        let events = watcher(api, config).backoff(WatchBackoff::new(self.random.clone()));
         let event = move |event: watcher::Result<watcher::Event<Guarded<K>>>| {
             let understood = |event| understand(event, &dynamic, &read);
             let what = event.map_or_else(|error| What::Failed(error.to_string()), understood);

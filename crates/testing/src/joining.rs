@@ -32,6 +32,8 @@ fn with_rule() -> ReleasePolicySpec {
     let rule = RuleSpec { expression: "data['COLOR'] != oldData['COLOR']".into(), message: None };
     ReleasePolicySpec {
         validation: Some(ValidationSpec { rules: vec![rule], ..ValidationSpec::default() }),
+        // The default: kubectl takes longer than nothing between its two writes.
+        settle_milliseconds: Some(1000),
         ..impatient()
     }
 }

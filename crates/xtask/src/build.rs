@@ -49,7 +49,7 @@ impl Work {
         let tools = self.missing.iter().map(|tool| tool.title());
         let ours = match self.own {
             Some(Profile::Published) => Some("Lockstep (release build)"),
-            Some(Profile::Local) => Some("Lockstep"),
+            Some(Profile::Local | Profile::Simulation) => Some("Lockstep"),
             None => None,
         };
         let built: Vec<&str> = tools.chain(ours).collect();

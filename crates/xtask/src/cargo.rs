@@ -15,11 +15,12 @@ use crate::command;
 use crate::home::repository;
 use crate::progress::Part;
 
-/// The profile of everything that runs on this machine, or of what is published.
+/// The profile of everything that runs on this machine, of what is published, or of the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
     Local,
     Published,
+    Simulation,
 }
 
 pub(crate) fn cargo() -> Command {
@@ -32,8 +33,10 @@ pub(crate) fn cargo() -> Command {
 pub(crate) fn programs(names: &[&str], profile: Profile, part: &Part) -> Result<Vec<PathBuf>> {
     let mut cargo = cargo();
     cargo.args(["build", "--locked", "--workspace"]);
-    if profile == Profile::Published {
-        cargo.arg("--release");
+    match profile {
+        Profile::Local => {}
+        Profile::Published => _ = cargo.arg("--release"),
+        Profile::Simulation => _ = cargo.args(["--profile", "simulation"]),
     }
     let built = executables(cargo.args(names.iter().flat_map(|name| ["--bin", name])), part)?;
     let find = |name: &&str| {

@@ -14,6 +14,7 @@ mod interrupt;
 mod manifests;
 mod progress;
 mod requirements;
+mod simulate;
 mod stage;
 mod test;
 mod tools;
@@ -55,7 +56,7 @@ enum Task {
     Deploy,
     /// Make the plain manifests in deploy/ from the chart
     Manifests,
-    /// Run every test: lints, unit tests, and end-to-end tests on a cluster that is started and stopped for them
+    /// Run every test: lints, unit tests, the simulation, and end-to-end tests on a cluster that is started and stopped for them
     Test(test::Choice),
     /// Run what needs no cluster
     TestUnit,
@@ -65,6 +66,8 @@ enum Task {
     Demo,
     /// Measure, with the published profile: all parts, or those named; `list` shows them
     Bench { parts: Vec<String> },
+    /// Play schedules of the whole operator against a simulated cluster, with faults, and check what must always hold
+    Simulate(simulate::Choice),
     /// Remove what all of this left on the machine: the cluster, tools, caches, builds
     CleanAll,
 }
@@ -127,6 +130,7 @@ fn run(task: Task) -> Result<()> {
         Task::Lint => test::lint(),
         Task::Demo => demo::run(&home),
         Task::Bench { parts } => bench::run(&home, &parts),
+        Task::Simulate(choice) => simulate::run(&choice),
         Task::CleanAll => clean::run(&home),
     }
 }

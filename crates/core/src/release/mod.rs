@@ -128,6 +128,8 @@ pub struct Progress {
     pub stage: Stage,
     /// How it ends once all is put back.
     pub ends_as: Option<Phase>,
+    /// Until when it is watched who runs it only after its end, if somebody does not yet.
+    pub watched_until: Option<Timestamp>,
     pub consumers: Vec<Record>,
 }
 
@@ -167,6 +169,8 @@ pub struct Record {
     pub before: Before,
     /// Whether it changed its code in the same step.
     pub has_joined: bool,
+    /// Whether it came with the new version, and never ran another: how it does says nothing about the change.
+    pub is_newcomer: bool,
     pub state: State,
     /// How many of its pods went first. It stays so when somebody scales it meanwhile.
     pub batch: Option<u32>,
@@ -204,7 +208,7 @@ pub enum State {
     Rolling,
     /// It runs the new version and is well.
     Ready,
-    /// It runs the new version. It was broken for long before, and is.
+    /// It runs the new version and is not well, which says nothing about that: it was broken for long before, or is new.
     StillBroken,
     /// Somebody changed its pins during the release: that counts until the next release.
     LeftAlone,
@@ -243,6 +247,7 @@ impl State {
 }
 
 /// A consumer as it is seen now.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each with its own name")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     pub consumer: ConsumerId,
@@ -250,6 +255,8 @@ pub struct Member {
     pub pins: Pins,
     /// Its pod spec, as a digest.
     pub template: String,
+    /// Whether it is younger than the new version.
+    pub is_newcomer: bool,
     /// The configs of the release that it references.
     pub references: BTreeSet<ConfigRef>,
     /// Those of them whose change concerns it: it uses a key that is different in the new version.
@@ -263,6 +270,8 @@ pub struct Member {
     pub is_young: bool,
     /// Whether it is stopped so right now.
     pub is_gated: bool,
+    /// Whether somebody took the gate's fields back, although its release has not: then the rest follows.
+    pub is_forced: bool,
     /// For how long, if that goes by time.
     pub holds_for: Option<Duration>,
     /// Where, if that depends on how many pods it has.
@@ -355,6 +364,12 @@ pub struct Step {
 impl Release {
     pub fn configs(&self) -> impl Iterator<Item = &ConfigRef> {
         self.moves.iter().map(|step| &step.config)
+    }
+
+    /// Whether it failed, was left to a person, and that person wants it taken back.
+    pub fn is_to_be_taken_back(&self) -> bool {
+        let Progress { phase, ends_as, .. } = &self.progress;
+        *phase == Phase::Failed && self.wishes.abort && *ends_as != Some(Phase::Aborted)
     }
 
     /// The pins that a consumer has once it is moved.

@@ -38,6 +38,7 @@ fn deployment(name: &str, wave: i32, pins: &str) -> Member {
         wave,
         pins: pins.parse().unwrap(),
         template: "code-1".into(),
+        is_newcomer: false,
         references: [app()].into(),
         concerned: [app()].into(),
         rollout: Rollout {
@@ -52,6 +53,7 @@ fn deployment(name: &str, wave: i32, pins: &str) -> Member {
         can_gate: true,
         is_young: false,
         is_gated: false,
+        is_forced: false,
         holds_for: None,
         partition: None,
     }
@@ -167,7 +169,7 @@ impl Cluster {
     fn run(&mut self) -> Phase {
         for _ in 0..200 {
             self.turn();
-            if self.phase().has_ended() {
+            if self.phase().has_ended() && !self.release.is_to_be_taken_back() {
                 assert_eq!(self.observe().actions, [], "what has ended does nothing more");
                 return self.phase();
             }
@@ -462,6 +464,19 @@ fn a_workload_behind_its_gate_is_not_done() {
 }
 
 #[test]
+fn a_gate_that_somebody_forces_is_told() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.policy.canary = Some(BatchSize::Pods(1));
+    cluster.turn();
+    cluster.turn();
+    cluster.wait(5);
+    assert!(!cluster.observe().progress.reason.contains("wrote over"));
+    cluster.members[0].is_forced = true;
+    let reason = cluster.observe().progress.reason;
+    assert!(reason.contains("Deployment web does not stop after its first pods"), "{reason}");
+}
+
+#[test]
 fn a_bad_canary_is_put_back_and_its_gate_opened() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]).with_bad("app-2");
     cluster.policy.canary = Some(BatchSize::Percent(30));
@@ -555,6 +570,111 @@ fn who_could_not_be_judged_is_named() {
         end.reason
     );
     assert_eq!(end.consumers.iter().filter(|record| record.unjudged.is_some()).count(), 1);
+}
+
+#[test]
+fn what_the_policy_leaves_to_a_person_goes_back_when_they_say_so() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]).with_bad("app-2");
+    cluster.policy.automatic_rollback = false;
+    assert_eq!(cluster.run(), Phase::Failed);
+    assert_eq!(cluster.pins("web"), NEW);
+    assert!(cluster.release.progress.reason.contains("`lockstep abort configmap/app`"));
+    cluster.release.wishes.abort = true;
+    let mut late = cluster.clone();
+    late.blocked = Some(Block::Release("configmap-app-3".into()));
+    assert_eq!(late.observe().progress.phase, Phase::Failed, "another release moves it by now");
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::RollingBack);
+    assert_eq!((cluster.run(), cluster.pins("web").as_str()), (Phase::Aborted, OLD));
+}
+
+/// A release that ended while a consumer was scaled to zero.
+fn ended_with_somebody_asleep() -> Cluster {
+    let idle = Rollout {
+        is_observed: true,
+        is_complete: true,
+        idle: Some("it is scaled to zero".into()),
+        ..Rollout::default()
+    };
+    let asleep = Member { rollout: idle, can_gate: false, ..deployment("asleep", 0, OLD) };
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD), asleep]);
+    for _ in 0..50 {
+        cluster.turn();
+        cluster.members[1].units.clear();
+        cluster.members[1].rollout.is_complete = true;
+        if cluster.phase().has_ended() {
+            break;
+        }
+        cluster.wait(5);
+    }
+    assert_eq!(cluster.phase(), Phase::Succeeded);
+    assert!(cluster.release.progress.watched_until.is_some());
+    cluster
+}
+
+#[test]
+fn whoever_runs_it_only_after_the_end_is_judged_then() {
+    let mut cluster = ended_with_somebody_asleep();
+    let look = |cluster: &mut Cluster, seconds: i64| {
+        cluster.wait(seconds);
+        let step = cluster.observe();
+        assert_eq!((step.progress.phase, step.actions), (Phase::Succeeded, vec![]), "the end stays the end");
+        cluster.release.progress = step.progress;
+    };
+    look(&mut cluster, 60);
+    assert!(cluster.release.progress.reason.contains("asleep: it is scaled to zero"));
+    let rollout = Rollout { idle: None, desired: 1, updated: 1, ready: 1, ..cluster.members[1].rollout.clone() };
+    cluster.members[1].rollout = rollout;
+    cluster.members[1].units = vec![unit("asleep-0", false, cluster.now)];
+    look(&mut cluster, 5);
+    assert!(cluster.release.progress.reason.contains("1 of 2"), "it has not baked");
+    let mut bad = cluster.clone();
+    bad.members[1].units = vec![unit("asleep-0", true, bad.now)];
+    look(&mut bad, 60);
+    let reason = &bad.release.progress.reason;
+    assert!(reason.contains("is bad: pod asleep-0: CrashLoop") && reason.contains("lockstep rollback configmap/app"));
+    assert!(bad.release.progress.watched_until.is_some(), "it may get well");
+    look(&mut cluster, 60);
+    assert_eq!(cluster.release.progress.reason, "every consumer runs it and is well");
+    assert_eq!(cluster.release.progress.watched_until, None);
+}
+
+#[test]
+fn nobody_is_watched_for_ever_nor_for_what_is_not_current_any_more() {
+    let mut cluster = ended_with_somebody_asleep();
+    let mut superseded = cluster.clone();
+    superseded.succeeded = false;
+    assert_eq!(superseded.observe().progress.watched_until, None);
+    cluster.wait(3600);
+    assert_eq!(cluster.observe().progress.watched_until, None);
+}
+
+#[test]
+fn a_newcomer_that_does_not_run_takes_nobody_back_who_does() {
+    let newcomer = |name: &str| Member { is_newcomer: true, template: "bad image".into(), ..deployment(name, 0, NEW) };
+    let broken = |cluster: &mut Cluster| {
+        let member = cluster.members.iter_mut().find(|member| member.is_newcomer).unwrap();
+        member.units = vec![unit("new-0", true, cluster.now)];
+        (member.rollout.ready, member.rollout.is_complete) = (0, false);
+    };
+    let run = |members: Vec<Member>| {
+        let mut cluster = Cluster::new(members);
+        for _ in 0..50 {
+            broken(&mut cluster);
+            cluster.turn();
+            if cluster.phase().has_ended() {
+                break;
+            }
+            cluster.wait(5);
+        }
+        cluster
+    };
+    let cluster = run(vec![deployment("web", 0, OLD), newcomer("new")]);
+    assert_eq!((cluster.phase(), cluster.pins("web").as_str()), (Phase::Succeeded, NEW));
+    let reason = &cluster.release.progress.reason;
+    assert!(reason.contains("1 of 2") && reason.contains("Deployment new: it is new, and not well"), "{reason}");
+    let alone = run(vec![newcomer("new")]);
+    assert_eq!(alone.phase(), Phase::Failed, "nobody else can show that it is good");
 }
 
 #[test]

@@ -3,12 +3,13 @@
 //! The interpreter has no limits of its own, and ends the process where it is not finished or its stack is. So an expression is short,
 //! has few signs, and uses what is known to work; and before it is evaluated, [`Estimate`] says how much work it is at most.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex};
 
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, operators};
 use cel::extractors::This;
+use cel::objects::Map;
 use cel::parser::Parser;
 use cel::{Context, ExecutionError, IdedExpr, Value};
 
@@ -43,13 +44,13 @@ pub fn check_all(rules: &[Rule], new: &Data<'_>, old: Option<&Data<'_>>) -> Resu
     if rules.is_empty() {
         return Ok(());
     }
-    let none = Data(std::collections::BTreeMap::new());
+    let none = Data(BTreeMap::new());
     let (data, old_data) = (texts(new), texts(old.unwrap_or(&none)));
     let sizes = (Size::of(&data), Size::of(&old_data));
     let mut context = Context::default();
     context.add_function("matches", matcher());
-    context.add_variable_from_value("data", data);
-    context.add_variable_from_value("oldData", old_data);
+    context.add_variable_from_value("data", map(data));
+    context.add_variable_from_value("oldData", map(old_data));
     let mut work_left = MAX_WORK_OF_ALL;
     rules.iter().try_for_each(|rule| check_rule(rule, &context, sizes, &mut work_left))
 }
@@ -84,9 +85,14 @@ fn check_rule(
     }
 }
 
-fn texts(data: &Data<'_>) -> HashMap<String, String> {
+fn texts(data: &Data<'_>) -> BTreeMap<String, String> {
     let text = |value| std::str::from_utf8(value).ok().map(str::to_owned);
     data.0.iter().filter_map(|(key, value)| Some(((*key).to_owned(), text(value)?))).collect()
+}
+
+/// As the interpreter has it. In which order it goes through the keys is chance, as CEL allows: what depends on that is no rule.
+fn map(texts: BTreeMap<String, String>) -> Value {
+    Value::Map(Map { map: Arc::new(texts.into_iter().map(|(key, text)| (key.into(), text.into())).collect()) })
 }
 
 fn parse(expression: &str) -> Result<IdedExpr, String> {
@@ -113,7 +119,7 @@ fn signs(expression: &str) -> usize {
 
 /// Patterns are compiled once, whatever the number of texts that they are compared with.
 fn matcher() -> impl Fn(This<Arc<String>>, Arc<String>) -> Result<bool, ExecutionError> + Send + Sync + 'static {
-    let compiled = Mutex::new(HashMap::<Arc<String>, Pattern>::new());
+    let compiled = Mutex::new(BTreeMap::<Arc<String>, Pattern>::new());
     move |This(text): This<Arc<String>>, pattern: Arc<String>| {
         let failed = |fault: &str| ExecutionError::function_error("matches", fault);
         let mut compiled = compiled.lock().map_err(|_| failed("poisoned"))?;
@@ -163,7 +169,7 @@ struct Size {
 }
 
 impl Size {
-    fn of(texts: &HashMap<String, String>) -> Self {
+    fn of(texts: &BTreeMap<String, String>) -> Self {
         let length = |text: &String| text.len() as u64;
         let bytes = |(key, value): (&String, &String)| length(key) + length(value);
         let item = texts.iter().map(|(key, value)| length(key).max(length(value))).max();

@@ -4,7 +4,7 @@
 //! with it, [`Graph::cost`] says how often at most a part of the schema meets a part of the file.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
 use jsonschema::paths::{Location, LocationSegment};
@@ -187,8 +187,8 @@ fn properties(count: usize) -> String {
 }
 
 /// Every name and text of the schema.
-fn words(schema: &Value) -> HashSet<&str> {
-    let mut found = HashSet::new();
+fn words(schema: &Value) -> BTreeSet<&str> {
+    let mut found = BTreeSet::new();
     let mut rest = vec![schema];
     while let Some(value) = rest.pop() {
         match value {
@@ -253,7 +253,7 @@ impl Cost {
 
 impl Graph {
     fn of(root: &Value) -> Result<Self, String> {
-        let mut found: HashMap<*const Value, usize> = HashMap::from([(std::ptr::from_ref(root), 0)]);
+        let mut found: BTreeMap<*const Value, usize> = BTreeMap::from([(std::ptr::from_ref(root), 0)]);
         let mut schemas = vec![root];
         let mut parts: Vec<Part> = Vec::new();
         let mut patterns = 0;

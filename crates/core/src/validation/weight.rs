@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// What one file may take as values. With [`super::turns::AT_ONCE`] of them, the operator stays well within its memory limit.
+/// What one file may take as values. With [`super::AT_ONCE`] of them, the operator stays well within its memory limit.
 pub const MAX_WEIGHT: usize = 32 << 20;
 
 /// What each value takes, and an object besides: its first field brings room for several.

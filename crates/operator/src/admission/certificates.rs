@@ -1,7 +1,8 @@
 //! Who we are to the API server: a certificate of our own making, the authority that signed it, and unguessable paths.
 //!
 //! All replicas share one identity, kept in a Secret. It is renewed long before it expires. The key of the authority is thrown away as
-//! soon as it has signed: nobody can ever sign a second certificate with it. Pure but for randomness.
+//! soon as it has signed: nobody can ever sign a second certificate with it. Pure but for randomness: that of keys and signatures is the
+//! machine's in any case, which is why no simulation has certificates.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +19,8 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+
+use crate::environment::Randomness;
 
 /// How long a certificate is good for.
 const LIFETIME_DAYS: i32 = 90;
@@ -91,7 +94,12 @@ pub fn needs_renewal(not_after: Timestamp, now: Timestamp) -> bool {
 
 impl Identity {
     /// A new one. The paths stay those of `previous`, whose authority stays trusted.
-    pub fn issue(host: &str, previous: Option<&Self>, now: Timestamp) -> Result<Self, IdentityError> {
+    pub fn issue(
+        host: &str,
+        previous: Option<&Self>,
+        now: Timestamp,
+        random: &Randomness,
+    ) -> Result<Self, IdentityError> {
         let today = now.to_zoned(TimeZone::UTC).date();
         let (first, last) = (today.checked_sub(CLOCK_LEEWAY_DAYS.days())?, today.checked_add(LIFETIME_DAYS.days())?);
         let (issuer, authority) = authority(first, last)?;
@@ -99,7 +107,7 @@ impl Identity {
         let trusted = previous.map(|previous| newest(&previous.authorities)).unwrap_or_default();
         let tokens = match previous {
             Some(previous) => previous.tokens.clone(),
-            None => Tokens { admit: random_token()?, configs: random_token()? },
+            None => Tokens { admit: random_token(random)?, configs: random_token(random)? },
         };
         let not_after = last.to_zoned(TimeZone::UTC)?.timestamp();
         Ok(Self { certificate, key, authorities: format!("{authority}{trusted}"), tokens, not_after })
@@ -202,10 +210,18 @@ fn newest(bundle: &str) -> &str {
     bundle.find(END_OF_CERTIFICATE).map_or("", |end| &bundle[..end + END_OF_CERTIFICATE.len()])
 }
 
-fn random_token() -> Result<String, IdentityError> {
+fn random_token(random: &Randomness) -> Result<String, IdentityError> {
     let mut bytes = [0; TOKEN_BYTES];
-    getrandom::fill(&mut bytes).map_err(IdentityError::NoRandomness)?;
+    random.fill(&mut bytes).map_err(IdentityError::NoRandomness)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+impl Identity {
+    /// One with the machine's own randomness.
+    pub fn issued(host: &str, previous: Option<&Self>, now: Timestamp) -> Result<Self, IdentityError> {
+        Self::issue(host, previous, now, &Randomness::system())
+    }
 }
 
 #[cfg(test)]
@@ -228,7 +244,7 @@ mod tests {
     }
 
     fn issued() -> Identity {
-        Identity::issue(HOST, None, now()).unwrap()
+        Identity::issued(HOST, None, now()).unwrap()
     }
 
     /// As the API server checks it.
@@ -278,8 +294,8 @@ mod tests {
     #[test]
     fn while_replicas_change_over_both_certificates_are_trusted() {
         let first = issued();
-        let second = Identity::issue(HOST, Some(&first), now() + days(61)).unwrap();
-        let third = Identity::issue(HOST, Some(&second), now() + days(122)).unwrap();
+        let second = Identity::issued(HOST, Some(&first), now() + days(61)).unwrap();
+        let third = Identity::issued(HOST, Some(&second), now() + days(122)).unwrap();
         assert!(is_accepted(&first, &second.authorities, HOST, now() + days(61)));
         assert!(is_accepted(&second, &second.authorities, HOST, now() + days(61)));
         assert!(!is_accepted(&first, &third.authorities, HOST, now() + days(61)), "the bundle does not grow for ever");
@@ -313,7 +329,7 @@ mod tests {
     fn tokens_cannot_be_guessed_nor_told_from_each_other() {
         let (one, other) = (issued(), issued());
         let tokens = [&one, &other].map(|identity| [Endpoint::Admit, Endpoint::Configs].map(|of| identity.token(of)));
-        let distinct: std::collections::HashSet<&str> = tokens.into_iter().flatten().collect();
+        let distinct: std::collections::BTreeSet<&str> = tokens.into_iter().flatten().collect();
         assert_eq!(distinct.len(), 4);
         assert!(distinct.iter().all(|token| token.len() == TOKEN_BYTES * 2));
     }

@@ -10,37 +10,47 @@
 //!
 //! A config's write is never held up by us: whatever fails here costs the certainty, and nothing else.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use futures::future::try_join3;
-use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use lockstep_api::ConditionType::Followed;
 use lockstep_api::{Choice, GivenName, PinTable, ReleasePolicy, VersionSummary, VersionedConfig};
 use lockstep_core::config::is_object_name;
 use lockstep_core::digest::MAX_CONFIG_NAME_LENGTH;
 use lockstep_core::validation::Validation;
-use lockstep_core::{ConfigKind, ConfigRef, Digest, DigestKey, Entry, Table, VersionName, names};
-use serde_json::{Value, json};
+use lockstep_core::{ConfigKind, ConfigRef, Digest, DigestKey, Entry, VersionName, names};
+use serde_json::Value;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::review::{Operation, Request, set_annotation};
 use crate::content::Content;
-use crate::execute::reference_to;
+use crate::environment::Workshop;
+use crate::execute::keepers;
+use crate::facts::TableFact;
 use crate::index::ConfigId;
+use crate::tables::{Publication, Tables};
 use crate::verdict::verdict;
 
 /// How long we try: less than the API server waits for us.
 const LIMIT: Duration = Duration::from_millis(1500);
+/// The API server's policies read the pin table from a cache of theirs, which hears of our write a moment after it. `kubectl apply
+/// --server-side` writes the workload 2 ms after the config: so long the config's write waits.
+const CACHE_LAG: Duration = Duration::from_millis(50);
 /// How many changes are validated at the same time; the others wait.
 const CHECKS: usize = 4;
+/// How often we look again because others wrote the same entry.
+const ATTEMPTS: usize = 5;
 
 /// Enters changes into pin tables.
 pub struct Configs {
     client: Client,
+    workshop: Workshop,
     digest_key: DigestKey,
+    tables: Tables,
     checks: Semaphore,
 }
 
@@ -69,8 +79,9 @@ enum Next {
 }
 
 impl Configs {
-    pub fn new(client: Client, digest_key: DigestKey) -> Self {
-        Self { client, digest_key, checks: Semaphore::new(CHECKS) }
+    pub fn new(client: Client, workshop: Workshop, digest_key: DigestKey) -> Self {
+        let tables = Tables::new(client.clone(), None);
+        Self { client, workshop, digest_key, tables, checks: Semaphore::new(CHECKS) }
     }
 
     /// Enters the change, if it is one, and says what to write into the config itself: who changed it.
@@ -93,8 +104,20 @@ impl Configs {
         set_annotation(&request.object, "", names::CHANGED_BY, &request.user_info.username)
     }
 
-    /// The table is read from the API server and not from a cache: of two changes right after each other, the second must see the first.
+    /// Whoever else writes the entry at the same moment wins, and we look again, but not for ever.
     async fn enter(&self, namespace: &str, change: &Change, content: Content) -> Result<Next> {
+        let content = Arc::new(content);
+        for _ in 0..ATTEMPTS {
+            if let Some(next) = self.try_enter(namespace, change, &content).await? {
+                return Ok(next);
+            }
+        }
+        bail!("its entry in the pin table of {namespace} is written by others all the time")
+    }
+
+    /// None if others wrote the entry meanwhile. The table is read from the API server and not from a cache: of two changes right after each
+    /// other, the second must see the first.
+    async fn try_enter(&self, namespace: &str, change: &Change, content: &Arc<Content>) -> Result<Option<Next>> {
         let tables: Api<PinTable> = Api::namespaced(self.client.clone(), namespace);
         let managed: Api<VersionedConfig> = Api::namespaced(self.client.clone(), namespace);
         let policies: Api<ReleasePolicy> = Api::namespaced(self.client.clone(), namespace);
@@ -104,52 +127,50 @@ impl Configs {
         let (table, managed, policy) = found.await.with_context(|| {
             format!("cannot read the pin table, VersionedConfig {name} and ReleasePolicy {policy} in {namespace}")
         })?;
-        let entry = table.and_then(|table| Table::from(&table.spec).get(&change.config).cloned());
-        let next = next(change, entry.as_ref(), managed.as_ref());
-        let value = match &next {
-            Next::Keep => return Ok(next),
-            Next::Set(object) => json!(object),
-            Next::Remove => Value::Null,
+        let table = table.map(|table| Arc::new(TableFact::read(&table)));
+        let before = table.as_ref().map(|table| table.entry(&change.config)).unwrap_or_default();
+        let next = next(change, &before, managed.as_ref());
+        let entry = match &next {
+            Next::Keep => return Ok(Some(next)),
+            Next::Set(object) => Entry { next: Some(object.clone()), ..before.clone() },
+            // New code must not keep what is taken back.
+            Next::Remove => Entry { next: None, moving: None, ..before.clone() },
         };
         let lacks_policy = policy.is_none() && change.policy.is_some();
-        let current = entry.and_then(|entry| entry.current).unwrap_or_default();
-        let Some(managed) = managed.filter(|_| !lacks_policy) else { return Ok(Next::Keep) };
+        let current = before.current.as_deref().unwrap_or_default();
+        let Some(managed) = managed.filter(|_| !lacks_policy) else { return Ok(Some(Next::Keep)) };
         let id = ConfigId { namespace: namespace.to_owned(), config: change.config.clone() };
-        let Some(content) = self.validated(&id, content, policy.as_ref(), &current).await? else {
-            return Ok(Next::Keep);
-        };
-        if !self.ensure_exists(&id, change, &content, &managed).await? {
-            return Ok(Next::Keep);
+        if !self.is_valid(&id, content, policy.as_ref(), current).await? {
+            return Ok(Some(Next::Keep));
         }
-        let key = change.config.to_string();
-        let patch = match &next {
-            // New code must not keep what is taken back.
-            Next::Remove => json!({"spec": {"next": {&key: value}, "moving": {&key: value}}}),
-            _ => json!({"spec": {"next": {&key: value}}}),
-        };
-        let patch = Patch::Merge(patch);
-        let params = PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        tables
-            .patch(names::PIN_TABLE, &params, &patch)
-            .await
-            .with_context(|| format!("cannot write the pin table of {namespace}"))?;
-        Ok(next)
+        if !self.ensure_exists(&id, change, content, &managed).await? {
+            return Ok(Some(Next::Keep));
+        }
+        let publication = Publication { config: change.config.clone(), before, entry, seen: table };
+        match self.tables.publish(namespace, publication).await {
+            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(None),
+            published => {
+                published.with_context(|| format!("cannot write the pin table of {namespace}"))?;
+                sleep(CACHE_LAG).await;
+                Ok(Some(next))
+            }
+        }
     }
 
-    /// The content, if the policy lets it follow what is current.
-    async fn validated(
+    /// Whether the policy lets the content follow what is current.
+    async fn is_valid(
         &self,
         id: &ConfigId,
-        content: Content,
+        content: &Arc<Content>,
         policy: Option<&ReleasePolicy>,
         current: &str,
-    ) -> Result<Option<Content>> {
+    ) -> Result<bool> {
         let rules = policy.and_then(|policy| policy.spec.validation.as_ref()).map(Validation::from).unwrap_or_default();
         let _permit = self.checks.acquire().await?;
-        let (content, fault) = verdict(&self.client, id, rules, content, current)
+        let fault = verdict(&self.client, &self.workshop, id, rules, content, current)
             .await
             .with_context(|| format!("cannot read version {current} in {}", id.namespace))?;
-        Ok(fault.is_none().then_some(content))
+        Ok(fault.is_none())
     }
 
     /// Whether there is an object now with the content and the name of the version to be.
@@ -165,7 +186,8 @@ impl Configs {
             return Ok(true);
         }
         let failing = || format!("cannot write {} in {}", change.object, id.namespace);
-        let written = content.write_draft(&self.client, id, &change.digest, reference_to(managed)).await;
+        let owners = keepers(managed, &id.config, Some(content.uid()));
+        let written = content.write_draft(&self.client, id, &change.digest, owners).await;
         if written.with_context(failing)?.is_some() {
             return Ok(true);
         }
@@ -240,25 +262,22 @@ fn will_be_refused(request: &Request) -> bool {
 }
 
 /// A config that is not in the table is not released yet: its adoption restarts nobody, so there is nothing to join.
-fn next(change: &Change, entry: Option<&Entry>, managed: Option<&VersionedConfig>) -> Next {
+fn next(change: &Change, entry: &Entry, managed: Option<&VersionedConfig>) -> Next {
     let status = managed.and_then(|managed| managed.status.as_ref());
     let versions = status.map_or(&[][..], |status| status.versions.as_slice());
     let names = status.map_or(&[][..], |status| status.names.as_slice());
     if managed.is_some_and(|managed| may_not_be_joined(change, managed)) || !is_followed(change, managed) {
         return Next::Keep;
     }
-    match entry {
-        Some(entry) if entry.current.is_some() && !is_misnamed(change, versions, names) => {
-            let goes_on = entry.moving.as_ref().is_some_and(|moving| *moving != change.object);
-            if entry.current.as_ref() == Some(&change.object) && (entry.next.is_some() || goes_on) {
-                Next::Remove
-            } else if entry.to_join() == Some(&change.object) {
-                Next::Keep
-            } else {
-                Next::Set(change.object.clone())
-            }
-        }
-        _ => Next::Keep,
+    let goes_on = entry.moving.as_ref().is_some_and(|moving| *moving != change.object);
+    if entry.current.is_none() || is_misnamed(change, versions, names) {
+        Next::Keep
+    } else if entry.current.as_ref() == Some(&change.object) && (entry.next.is_some() || goes_on) {
+        Next::Remove
+    } else if entry.to_join() == Some(&change.object) {
+        Next::Keep
+    } else {
+        Next::Set(change.object.clone())
     }
 }
 
@@ -299,11 +318,12 @@ mod tests {
     use std::collections::BTreeMap;
 
     use lockstep_core::digest::Content as Digestible;
+    use serde_json::json;
 
-    use super::super::fake::Fake;
     use super::super::fixtures::{self, CONFIG_MAP_UPDATE, DEPLOYMENT_CREATE, SECRET_CREATE};
     use super::super::review;
     use super::*;
+    use crate::fake::Fake;
 
     fn key() -> DigestKey {
         DigestKey(vec![7; 32])
@@ -382,19 +402,18 @@ mod tests {
     fn a_change_is_entered_as_what_can_be_joined() {
         let change = green();
         let set = Next::Set(change.object.clone());
-        assert_eq!(next(&change, Some(&entry("app-1", None)), None), set);
-        assert_eq!(next(&change, Some(&entry("app-1", Some("app-2"))), None), set, "the later of two changes counts");
-        assert_eq!(next(&change, Some(&entry("app-1", Some(&change.object))), None), Next::Keep);
-        assert_eq!(next(&change, Some(&entry(&change.object, None)), None), Next::Keep);
-        assert_eq!(next(&change, Some(&entry(&change.object, Some("app-2"))), None), Next::Remove, "changed back");
+        assert_eq!(next(&change, &entry("app-1", None), None), set);
+        assert_eq!(next(&change, &entry("app-1", Some("app-2")), None), set, "the later of two changes counts");
+        assert_eq!(next(&change, &entry("app-1", Some(&change.object)), None), Next::Keep);
+        assert_eq!(next(&change, &entry(&change.object, None), None), Next::Keep);
+        assert_eq!(next(&change, &entry(&change.object, Some("app-2")), None), Next::Remove, "changed back");
         let moving = Entry { moving: Some("app-2".into()), ..entry(&change.object, None) };
-        assert_eq!(next(&change, Some(&moving), None), Next::Remove, "changed back while it moves");
+        assert_eq!(next(&change, &moving, None), Next::Remove, "changed back while it moves");
     }
 
     #[test]
     fn a_config_that_is_not_released_yet_is_not_entered() {
-        assert_eq!(next(&green(), None, None), Next::Keep);
-        assert_eq!(next(&green(), Some(&Entry::default()), None), Next::Keep);
+        assert_eq!(next(&green(), &Entry::default(), None), Next::Keep);
     }
 
     #[test]
@@ -403,15 +422,15 @@ mod tests {
         let entry = entry("app-1", None);
         let versions = [version("1.4.0", "app-1")];
         assert_eq!(
-            next(&named("1.4.0"), Some(&entry), Some(&with_versions(&versions))),
+            next(&named("1.4.0"), &entry, Some(&with_versions(&versions))),
             Next::Keep,
             "it has other content already"
         );
-        assert_eq!(next(&named("current"), Some(&entry), Some(&with_versions(&versions))), Next::Keep);
-        assert_eq!(next(&named("1.4.1"), Some(&entry), Some(&with_versions(&versions))), Next::Set(green().object));
+        assert_eq!(next(&named("current"), &entry, Some(&with_versions(&versions))), Next::Keep);
+        assert_eq!(next(&named("1.4.1"), &entry, Some(&with_versions(&versions))), Next::Set(green().object));
         let known = [version("1.4.0", "app-1"), version("1.3.0", &green().object)];
         assert_eq!(
-            next(&named("1.4.0"), Some(&entry), Some(&with_versions(&known))),
+            next(&named("1.4.0"), &entry, Some(&with_versions(&known))),
             Next::Set(green().object),
             "it has a name already"
         );
@@ -432,7 +451,7 @@ mod tests {
         let with = |edit: &dyn Fn(&mut VersionedConfig)| {
             let mut managed = with_versions(&[]);
             edit(&mut managed);
-            next(&green(), Some(&entry), Some(&managed))
+            next(&green(), &entry, Some(&managed))
         };
         assert_eq!(with(&|_| {}), Next::Set(green().object));
         let (object, empty) = (green().object, String::new);
@@ -467,11 +486,11 @@ mod tests {
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
             }]))
             .unwrap();
-            next(&change, Some(&entry), Some(&managed))
+            next(&change, &entry, Some(&managed))
         };
         assert_eq!(followed("True"), Next::Set(change.object.clone()));
         assert_eq!(followed("False"), Next::Keep);
-        assert_eq!(next(&change, Some(&entry), None), Next::Keep, "nobody knows");
+        assert_eq!(next(&change, &entry, None), Next::Keep, "nobody knows");
     }
 
     const TABLE: &str = "/apis/lockstep.dev/v1alpha1/namespaces/shop/pintables/lockstep";
@@ -483,7 +502,7 @@ mod tests {
         let mut managed = with_versions(&[]);
         (managed.metadata.namespace, managed.metadata.uid) = (Some("shop".into()), Some("1".into()));
         fake.put("/apis/lockstep.dev/v1alpha1/namespaces/shop/versionedconfigs/configmap-app", json!(managed));
-        let configs = Configs::new(fake.client(), key());
+        let configs = Configs::new(fake.client(), Workshop::threads(), key());
         (fake, configs)
     }
 
@@ -566,7 +585,7 @@ mod tests {
     #[tokio::test]
     async fn a_namespace_without_a_table_gets_none() {
         let fake = Fake::default();
-        let configs = Configs::new(fake.client(), key());
+        let configs = Configs::new(fake.client(), Workshop::threads(), key());
         assert_eq!(configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await, stamped("admin"));
         assert!(fake.writes().is_empty());
     }

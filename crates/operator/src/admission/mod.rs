@@ -7,15 +7,14 @@
 mod certificates;
 mod configs;
 #[cfg(test)]
-mod fake;
-#[cfg(test)]
 mod fixtures;
 mod offer;
 mod registration;
-mod review;
+pub mod review;
 mod server;
 mod serving;
 mod tables;
+mod webhook;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -27,16 +26,17 @@ use kube::Client;
 use lockstep_core::template::Carrier;
 use tokio::time::sleep;
 
-use crate::digest_key;
+use crate::environment::Environment;
 use crate::kinds::WorkloadKind;
 use crate::metrics::Metrics;
 use crate::watch::Scope;
-use configs::Configs;
 use registration::Registration;
 use review::Rules;
 use server::Handlers;
 use serving::Serving;
 use tables::Tables;
+
+pub use webhook::ConfigWebhook;
 
 /// The names that the chart gives the operator's service account and the webhook's Service.
 const SERVICE_ACCOUNT: &str = "lockstep";
@@ -96,6 +96,7 @@ pub struct Options {
 /// What admission shares with the rest of the operator.
 pub struct Surroundings {
     pub client: Client,
+    pub environment: Environment,
     pub own_namespace: String,
     pub scopes: Vec<Scope>,
     pub kinds: Vec<WorkloadKind>,
@@ -120,35 +121,44 @@ pub async fn run(options: Options, surroundings: Surroundings, stop: impl Future
 }
 
 async fn serve(options: &Options, surroundings: Surroundings, stop: impl Future<Output = ()>) -> Result<()> {
-    let Surroundings { client, own_namespace, scopes, kinds, metrics } = surroundings;
+    let Surroundings { client, environment, own_namespace, scopes, kinds, metrics } = surroundings;
     let operator = format!("system:serviceaccount:{own_namespace}:{SERVICE_ACCOUNT}");
     let handlers = Arc::new(Handlers {
         serving: Arc::new(Serving::default()),
         tables: Arc::new(Tables::new(&scopes)),
         rules: Rules { kinds, operator },
-        configs: configs(options, &client, &own_namespace).await?,
+        configs: config_webhook(options, &client, &environment, &own_namespace).await?,
         metrics,
     });
     let host = format!("{SERVICE}.{own_namespace}.svc");
-    let registration = Registration { client: client.clone(), namespace: own_namespace, host };
+    let registration =
+        Registration { client: client.clone(), environment: environment.clone(), namespace: own_namespace, host };
     let listener = server::listen(options.listen).await?;
     let drained = async {
         stop.await;
         sleep(DRAIN).await;
     };
     let router = server::router(Arc::clone(&handlers));
+    let Environment { process, random, .. } = environment;
     tokio::select! {
-        outcome = server::serve(listener, router, Arc::clone(&handlers.serving), drained) => outcome,
-        () = handlers.tables.follow(&client, &scopes) => bail!("the watch of the pin tables ended"),
+        biased;
+        outcome = server::serve(listener, router, Arc::clone(&handlers.serving), process, drained) => outcome,
+        () = handlers.tables.follow(&client, &scopes, &random) => bail!("the watch of the pin tables ended"),
         () = registration.keep(&handlers.serving) => bail!("nobody looks after the webhook's certificate any more"),
     }
 }
 
-async fn configs(options: &Options, client: &Client, own_namespace: &str) -> Result<Option<Configs>> {
+async fn config_webhook(
+    options: &Options,
+    client: &Client,
+    environment: &Environment,
+    own_namespace: &str,
+) -> Result<Option<ConfigWebhook>> {
     if !options.configs {
         return Ok(None);
     }
-    let digest_key = digest_key::ensure(client.clone(), own_namespace).await?;
+    let webhook = ConfigWebhook::in_namespace(client.clone(), environment.clone(), own_namespace.to_owned());
+    webhook.prepare().await?;
     tracing::info!("changes of configs are entered into the pin tables before their write returns");
-    Ok(Some(Configs::new(client.clone(), digest_key)))
+    Ok(Some(webhook))
 }

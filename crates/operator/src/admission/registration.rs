@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::certificates::{Endpoint, Identity, IdentityError};
 use super::server::path;
 use super::serving::Serving;
+use crate::environment::Environment;
 
 /// The Secret with the certificate, in the operator's own namespace.
 const SECRET: &str = "lockstep-webhook";
@@ -35,6 +36,7 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
 pub struct Registration {
     pub client: Client,
+    pub environment: Environment,
     pub namespace: String,
     /// The name by which the API server calls us.
     pub host: String,
@@ -44,7 +46,7 @@ impl Registration {
     /// Keeps everything up for ever.
     pub async fn keep(&self, serving: &Serving) {
         loop {
-            let pause = match timeout(REQUEST_LIMIT, self.refresh(serving, Timestamp::now())).await {
+            let pause = match timeout(REQUEST_LIMIT, self.refresh(serving, self.environment.clock.now())).await {
                 Ok(Ok(pause)) => pause,
                 Ok(Err(error)) => {
                     tracing::warn!(error = format!("{error:#}"), "the webhook's registration is not up to date");
@@ -83,7 +85,7 @@ impl Registration {
         }
         // If the Secret was deleted, the authority and path that are in use go on being good.
         let previous = known.or_else(|| serving.identity());
-        let identity = Identity::issue(&self.host, previous.as_ref(), now)?;
+        let identity = Identity::issue(&self.host, previous.as_ref(), now, &self.environment.random)?;
         let (params, version) = (post_params(), found.and_then(|secret| secret.metadata.resource_version));
         let secret = identity.to_secret(SECRET, version.clone());
         let written = match version {
@@ -151,11 +153,11 @@ fn post_params() -> PostParams {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::Fake;
     use super::*;
+    use crate::fake::Fake;
 
     fn identity() -> Identity {
-        Identity::issue("lockstep-webhook.lockstep-system.svc", None, "2026-11-15T12:00:00Z".parse().unwrap()).unwrap()
+        Identity::issued("lockstep-webhook.lockstep-system.svc", None, "2026-11-15T12:00:00Z".parse().unwrap()).unwrap()
     }
 
     fn webhooks() -> Value {
@@ -184,7 +186,7 @@ mod tests {
         let identity = identity();
         let wanted = registered(&webhooks(), &identity).unwrap();
         assert_eq!(registered(&wanted, &identity), None);
-        let renewed = Identity::issue("host", Some(&identity), "2027-02-15T12:00:00Z".parse().unwrap()).unwrap();
+        let renewed = Identity::issued("host", Some(&identity), "2027-02-15T12:00:00Z".parse().unwrap()).unwrap();
         assert!(registered(&wanted, &renewed).is_some());
     }
 
@@ -211,7 +213,10 @@ mod tests {
 
     fn replica(fake: &Fake) -> (Registration, Serving) {
         let (namespace, host) = ("lockstep-system".to_owned(), "lockstep-webhook.lockstep-system.svc".to_owned());
-        (Registration { client: fake.client(), namespace, host }, Serving::default())
+        (
+            Registration { client: fake.client(), environment: Environment::system(), namespace, host },
+            Serving::default(),
+        )
     }
 
     fn trusted(fake: &Fake) -> String {

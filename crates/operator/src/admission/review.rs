@@ -82,6 +82,11 @@ pub fn read(body: &[u8]) -> Result<Request, ReviewError> {
     review.request.ok_or(ReviewError::NoRequest)
 }
 
+/// The same of one that was read already.
+pub fn understand(review: &Value) -> Result<Request, ReviewError> {
+    read(review.to_string().as_bytes())
+}
+
 /// Lets the write through, changed by `patch`.
 pub fn allow(uid: &str, patch: &[Operation]) -> Value {
     let mut response = json!({"uid": uid, "allowed": true});

@@ -28,10 +28,11 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::certificates::Endpoint;
-use super::configs::Configs;
 use super::review::{self, Request, ReviewError, Rules};
 use super::serving::Serving;
 use super::tables::{NotListed, Tables};
+use super::webhook::ConfigWebhook;
+use crate::environment::Process;
 use crate::metrics::Metrics;
 
 /// An API server has a few dozen connections to us at most; the rest of them has to wait.
@@ -54,7 +55,7 @@ pub struct Handlers {
     pub tables: Arc<Tables>,
     pub rules: Rules,
     /// None if configs' writes are not ours to see.
-    pub configs: Option<Configs>,
+    pub configs: Option<ConfigWebhook>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -141,7 +142,7 @@ async fn admit(State(handlers): State<Arc<Handlers>>, Path(token): Path<String>,
 async fn admit_config(State(handlers): State<Arc<Handlers>>, Path(token): Path<String>, body: Bytes) -> Answer {
     let request = handlers.read(Endpoint::Configs, &token, &body)?;
     let patch = match &handlers.configs {
-        Some(configs) => configs.admit(&request).await,
+        Some(webhook) => webhook.admit(&request).await,
         None => Vec::new(),
     };
     Ok(Json(review::allow(&request.uid, &patch)))
@@ -162,6 +163,7 @@ pub async fn serve(
     listener: TcpListener,
     router: Router,
     serving: Arc<Serving>,
+    process: Process,
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
     let acceptor = TlsAcceptor::from(Arc::new(tls(serving)?));
@@ -170,10 +172,11 @@ pub async fn serve(
     let mut stop = std::pin::pin!(stop);
     loop {
         let (stream, place) = tokio::select! {
-            accepted = accept(&listener, &places) => accepted?,
+            biased;
             () = &mut stop => break,
+            accepted = accept(&listener, &places) => accepted?,
         };
-        tokio::spawn(connection(acceptor.clone(), stream, router.clone(), connections.watcher(), place));
+        process.spawn(connection(acceptor.clone(), stream, router.clone(), connections.watcher(), place));
     }
     drop(listener);
     if timeout(CLOSE_LIMIT, connections.shutdown()).await.is_err() {
@@ -231,7 +234,6 @@ async fn connection(
 mod tests {
     use axum::body::{Body, to_bytes};
     use axum::http::Request as HttpRequest;
-    use jiff::Timestamp;
     use serde_json::json;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::oneshot;
@@ -240,12 +242,13 @@ mod tests {
     use super::super::certificates::Identity;
     use super::super::fixtures::{self, DEPLOYMENT_CREATE, NAMESPACE, POD_CREATE};
     use super::*;
+    use crate::environment::Clock;
     use crate::kinds;
 
     const HOST: &str = "lockstep-webhook.lockstep-system.svc";
 
     fn identity() -> Identity {
-        Identity::issue(HOST, None, Timestamp::now()).unwrap()
+        Identity::issued(HOST, None, Clock::system().now()).unwrap()
     }
 
     fn handlers(identity: &Identity, tables: Tables) -> Arc<Handlers> {
@@ -375,7 +378,11 @@ mod tests {
         let (stop, stopped) = oneshot::channel();
         let serving = Arc::clone(&handlers.serving);
         let stopped = async { drop(stopped.await) };
-        (address, stop, tokio::spawn(serve(listener, router(Arc::clone(handlers)), serving, stopped)))
+        (
+            address,
+            stop,
+            Process::system().spawn(serve(listener, router(Arc::clone(handlers)), serving, Process::system(), stopped)),
+        )
     }
 
     /// Asks over TLS, trusting only these authorities.

@@ -68,7 +68,7 @@ mod tests {
     fn only_the_whole_token_opens() {
         let serving = Serving::default();
         assert!(!serving.is_token(Endpoint::Admit, ""), "before there is one");
-        let identity = Identity::issue("host", None, jiff::Timestamp::UNIX_EPOCH).unwrap();
+        let identity = Identity::issued("host", None, jiff::Timestamp::UNIX_EPOCH).unwrap();
         serving.set(&identity).unwrap();
         let token = identity.token(Endpoint::Admit);
         assert!(serving.is_token(Endpoint::Admit, token));

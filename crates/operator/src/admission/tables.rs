@@ -1,16 +1,18 @@
 //! The pin tables of all namespaces, fed by a watch: every replica has them, also those that do not lead.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use futures::StreamExt;
 use futures::future::join_all;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Config, DefaultBackoff, Event, watcher};
+use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Api, Client, Resource};
 use lockstep_api::PinTable;
 use lockstep_core::{Table, names};
 
+use crate::backoff::WatchBackoff;
+use crate::environment::Randomness;
 use crate::unreadable::Guarded;
 use crate::watch::Scope;
 
@@ -18,11 +20,11 @@ pub struct Tables(RwLock<Known>);
 
 #[derive(Default)]
 struct Known {
-    tables: HashMap<String, Arc<Table>>,
+    tables: BTreeMap<String, Arc<Table>>,
     /// Where not everything was listed yet.
-    unlisted: HashSet<Scope>,
+    unlisted: BTreeSet<Scope>,
     /// The namespaces whose table cannot be read and was not known before.
-    unreadable: HashSet<String>,
+    unreadable: BTreeSet<String>,
 }
 
 /// The tables are still being listed, or one cannot be read: "no table" cannot be told from "not seen yet".
@@ -47,17 +49,17 @@ impl Tables {
     }
 
     /// Follows the tables for ever. If the API server is away, what was last seen stays.
-    pub async fn follow(&self, client: &Client, scopes: &[Scope]) {
-        join_all(scopes.iter().map(|scope| self.follow_scope(client.clone(), scope))).await;
+    pub async fn follow(&self, client: &Client, scopes: &[Scope], random: &Randomness) {
+        join_all(scopes.iter().map(|scope| self.follow_scope(client.clone(), scope, random.clone()))).await;
     }
 
-    async fn follow_scope(&self, client: Client, scope: &Scope) {
+    async fn follow_scope(&self, client: Client, scope: &Scope, random: Randomness) {
         let api: Api<Guarded<PinTable>> = match scope {
             Some(namespace) => Api::namespaced(client, namespace),
             None => Api::all(client),
         };
         let only_ours = Config::default().fields(&format!("metadata.name={}", names::PIN_TABLE));
-        let mut events = watcher(api, only_ours).backoff(DefaultBackoff::default()).boxed();
+        let mut events = watcher(api, only_ours).backoff(WatchBackoff::new(random)).boxed();
         let mut listing = Listing::new();
         while let Some(event) = events.next().await {
             match event {
@@ -122,7 +124,7 @@ impl Known {
 }
 
 /// The tables by their namespaces; nothing where one cannot be read.
-type Listing = HashMap<String, Option<Arc<Table>>>;
+type Listing = BTreeMap<String, Option<Arc<Table>>>;
 
 fn namespace(object: &Guarded<PinTable>) -> String {
     object.meta().namespace.clone().unwrap_or_default()

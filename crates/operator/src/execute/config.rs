@@ -1,23 +1,26 @@
 //! A config's versions, its place in the table, and its report.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Api;
-use kube::api::{DeleteParams, Patch};
+use kube::api::Patch;
 use lockstep_api::{Held, Move as ApiMove, Source as ApiSource, VersionSummary, VersionedConfig, VersionedConfigSpec};
 use lockstep_core::plan::{Action, Choice, Managed, Observed, Refusal, Source, plan};
 use lockstep_core::release::{Phase, Progress};
 use lockstep_core::{ConfigKind, Entry, Given, Version, names};
 use serde_json::json;
 
-use super::status::{REFUSED, Report};
+use super::status::{REFUSED, Report, with_name};
 use super::{
-    ANNOUNCEMENT, Checked, ConfigOutcome, Doing, ExecuteError, Executor, UNUSED, WATCH_LAG, Written, our_reference,
+    ANNOUNCEMENT, Checked, ConfigOutcome, Doing, ExecuteError, Executor, UNUSED, WATCH_LAG, Written, keepers,
     patch_params, post_params, written_managed,
 };
 use crate::content::Content;
 use crate::facts::{ConfigFact, Key, ManagedFact, ReleaseFact, ResourceVersion, SourceFact, VersionFact};
+use crate::guards::{conflict, delete_as_it_was};
 use crate::index::{ConfigId, ConfigView, Fact, Watched};
+use crate::tables::Publication;
 use crate::verdict::verdict;
 
 /// What came of writing a version and its place in the table.
@@ -32,23 +35,28 @@ impl Executor {
     /// Reads what must be read, decides, and does it.
     pub async fn config(&self, mut view: ConfigView) -> Result<ConfigOutcome, ExecuteError> {
         let mut outcome = ConfigOutcome::default();
+        let released = view.remembered.as_ref().and_then(ManagedFact::released);
+        if view.source.is_some() && view.managed.is_none() && released.is_some_and(|released| exists(&view, released)) {
+            self.remember(&view, &mut outcome).await?;
+            return Ok(outcome);
+        }
         let mut content = None;
         let digest = match (&view.source, &view.digest) {
             // It is validated anew, too: rules may be others by now.
             (Some(_), known) if known.is_none() || is_retried(&view) || was_refused(view.managed.as_ref()) => {
-                content = self.read(&view.id).await?;
+                content = self.read(&view.id).await?.map(Arc::new);
                 content.as_ref().map(|content| content.digest(&self.digest_key))
             }
             (_, known) => known.clone(),
         };
-        if is_outdated(content.as_ref(), view.source.as_ref()) {
+        if is_outdated(content.as_deref(), view.source.as_ref()) {
             outcome.wake = Some(WATCH_LAG);
             return Ok(outcome);
         }
         if let (Some(content), Some(digest)) = (&content, &digest) {
             outcome.digest = content.resource_version.parse().ok().map(|at| (ResourceVersion(at), digest.clone()));
         }
-        let obstacle = content.as_ref().and_then(Content::obstacle).or_else(|| obstacle(&view));
+        let obstacle = content.as_deref().and_then(Content::obstacle).or_else(|| obstacle(&view));
         if let Some(obstacle) = obstacle {
             let report = Report { refusal: Some(obstacle), ..Report::default() };
             self.report(&view, view.managed.as_ref(), report, &mut outcome).await?;
@@ -56,9 +64,8 @@ impl Executor {
         }
         self.check_unaccounted(&mut view, &mut outcome).await?;
         let mut observed = observed(&view, digest);
-        if let (Some(source), Some(read)) = (&mut observed.source, content.take()) {
-            let (read, invalid) = self.validate(&view, read).await?;
-            (source.invalid, content) = (invalid, Some(read));
+        if let (Some(source), Some(read)) = (&mut observed.source, &content) {
+            source.invalid = self.validate(&view, read).await?;
         }
         outcome.wake = wake(&view, &observed);
         let mut actions = plan(&observed);
@@ -75,7 +82,8 @@ impl Executor {
                 outcome.wake = Some(WATCH_LAG);
                 return Ok(outcome);
             };
-            let (read, invalid) = self.validate(&view, read).await?;
+            let read = Arc::new(read);
+            let invalid = self.validate(&view, &read).await?;
             content = Some(read);
             observed.source.iter_mut().for_each(|source| source.invalid.clone_from(&invalid));
             actions = plan(&observed);
@@ -127,9 +135,10 @@ impl Executor {
     }
 
     /// Why the content may not be released, if it may not.
-    async fn validate(&self, view: &ConfigView, new: Content) -> Result<(Content, Option<String>), ExecuteError> {
-        let Some(released) = view.managed.as_ref().and_then(ManagedFact::released) else { return Ok((new, None)) };
-        let judged = verdict(&self.client, &view.id, view.validation.clone(), new, released).await;
+    async fn validate(&self, view: &ConfigView, new: &Arc<Content>) -> Result<Option<String>, ExecuteError> {
+        let Some(released) = view.managed.as_ref().and_then(ManagedFact::released) else { return Ok(None) };
+        let workshop = &self.environment.workshop;
+        let judged = verdict(&self.client, workshop, &view.id, view.validation.clone(), new, released).await;
         judged.doing(|| format!("read version {released} of {} in {}", view.id.config, view.id.namespace))
     }
 
@@ -137,7 +146,7 @@ impl Executor {
         &self,
         view: &ConfigView,
         actions: Vec<Action>,
-        content: Option<Content>,
+        content: Option<Arc<Content>>,
         outcome: &mut ConfigOutcome,
     ) -> Result<(), ExecuteError> {
         let mut managed = view.managed.clone();
@@ -159,7 +168,10 @@ impl Executor {
                 Action::Refuse(refusal) => report.refusal = Some(refusal.to_string()),
             }
         }
-        match self.write(view, managed.as_ref(), new_version, new_entry, content, outcome).await? {
+        let new_object = new_version.as_ref().map(|version: &Version| version.object.clone());
+        // What had a name before keeps it, also if its version cannot be made again.
+        let new_object = new_object.filter(|object| !had_name(view.managed.as_ref(), object));
+        match self.write(view, &mut managed, new_version, new_entry, content, outcome).await? {
             Writing::Done => {}
             Writing::Outdated => {
                 (outcome.release, outcome.wake) = (None, Some(WATCH_LAG));
@@ -168,7 +180,7 @@ impl Executor {
             Writing::Refused(refusal) => {
                 outcome.release = outcome.release.take().filter(|to| exists(view, to));
                 outcome.is_refused = true;
-                report = Report { refusal: Some(refusal.to_string()), ..Report::default() };
+                report = Report { refusal: Some(refusal.to_string()), not_made: new_object, ..Report::default() };
             }
         }
         if let (Some((version, reason)), Some(current)) = (report.rejected.take(), &managed) {
@@ -203,7 +215,7 @@ impl Executor {
         let source = ApiSource { kind: id.config.kind.into(), name: id.config.name.clone() };
         let object = VersionedConfig::new(&name, VersionedConfigSpec { source, current: None, retry: None });
         let created = match api.create(&post_params(), &object).await {
-            Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(&name).await,
+            Err(kube::Error::Api(status)) if status.is_already_exists() => untouched(api.get(&name).await),
             created => created,
         };
         let fact = ManagedFact::read(created.doing(|| format!("create VersionedConfig {name} in {}", id.namespace))?);
@@ -211,14 +223,35 @@ impl Executor {
         Ok(fact)
     }
 
+    /// Writes a VersionedConfig again that somebody deleted: what it knew is not theirs to forget, as long as its config is under our care.
+    async fn remember(&self, view: &ConfigView, outcome: &mut ConfigOutcome) -> Result<(), ExecuteError> {
+        let Some(remembered) = &view.remembered else { return Ok(()) };
+        let (id, name) = (&view.id, view.id.config.versioned_config_name());
+        let api: Api<VersionedConfig> = Api::namespaced(self.client.clone(), &id.namespace);
+        let doing = || format!("write VersionedConfig {name} in {} again, which was deleted", id.namespace);
+        let object = VersionedConfig::new(&name, remembered.object.spec.clone());
+        let created = match api.create(&post_params(), &object).await {
+            // Somebody made another one: it counts as it is.
+            Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(&name).await.doing(doing)?,
+            created => {
+                let version = created.doing(doing)?.metadata.resource_version;
+                let patch = json!({"metadata": {"resourceVersion": version}, "status": remembered.object.status});
+                api.patch_status(&name, &patch_params(), &Patch::Merge(patch)).await.doing(doing)?
+            }
+        };
+        tracing::warn!(namespace = id.namespace, config = %id.config, "somebody deleted its VersionedConfig: it is there again");
+        outcome.written.push(written_managed(&ManagedFact::read(created)));
+        Ok(())
+    }
+
     /// The table names only what there is: a pod that is quicker than its version would wait, or start without what it calls optional.
     async fn write(
         &self,
         view: &ConfigView,
-        managed: Option<&ManagedFact>,
+        managed: &mut Option<ManagedFact>,
         version: Option<Version>,
         entry: Option<Entry>,
-        content: Option<Content>,
+        content: Option<Arc<Content>>,
         outcome: &mut ConfigOutcome,
     ) -> Result<Writing, ExecuteError> {
         let (Some(version), Some(managed)) = (version, managed) else {
@@ -227,7 +260,7 @@ impl Executor {
         };
         let content = match content {
             Some(content) => Some(content),
-            None => self.read(&view.id).await?,
+            None => self.read(&view.id).await?.map(Arc::new),
         };
         let is_it = |content: &Content| content.digest(&self.digest_key).full() == version.digest;
         let Some(content) =
@@ -235,6 +268,7 @@ impl Executor {
         else {
             return Ok(Writing::Outdated);
         };
+        self.reserve(managed, &version, outcome).await?;
         if let Some(refusal) = self.create_version(&view.id, &version, &content, managed, outcome).await? {
             let rest = without(entry.as_ref().unwrap_or(&view.entry), &view.entry, &version.object);
             self.publish_into(view, Some(&rest).filter(|rest| **rest != view.entry), outcome).await?;
@@ -243,6 +277,23 @@ impl Executor {
         self.publish_into(view, entry.as_ref(), outcome).await?;
         outcome.created = Some(version);
         Ok(Writing::Done)
+    }
+
+    /// Puts down the version's name before there is such a version. A replica that led before and is late with its own version can then not
+    /// have the same name for other content: it has put it down itself in time, or this write of ours or that of its is refused.
+    pub(super) async fn reserve(
+        &self,
+        managed: &mut ManagedFact,
+        version: &Version,
+        outcome: &mut ConfigOutcome,
+    ) -> Result<(), ExecuteError> {
+        let status = managed.object.status.clone().unwrap_or_default();
+        let names = with_name(&status, version);
+        if names != status.names {
+            *managed = self.note(managed, json!({"names": names})).await?;
+            outcome.written.push(written_managed(managed));
+        }
+        Ok(())
     }
 
     /// Why it could not be created, if so. What has its name counts only if it is that version, from an earlier try, or its draft.
@@ -255,7 +306,8 @@ impl Executor {
         outcome: &mut ConfigOutcome,
     ) -> Result<Option<Refusal>, ExecuteError> {
         let object = &version.object;
-        let written = content.write_version(&self.client, id, version, our_reference(managed), &self.digest_key).await;
+        let owners = keepers(&managed.object, &id.config, Some(content.uid()));
+        let written = content.write_version(&self.client, id, version, owners, &self.digest_key).await;
         let made = match written.doing(|| format!("create version {object} of {} in {}", id.config, id.namespace)) {
             Err(error) if error.is_refusal() => {
                 let reason = if id.config.kind == ConfigKind::Secret { error.told_of_secret() } else { error.told() };
@@ -296,13 +348,20 @@ impl Executor {
     ) -> Result<(), ExecuteError> {
         if let Some(entry) = entry {
             outcome.written.extend(self.publish(view, entry).await?);
+            outcome.is_published = true;
         }
         Ok(())
     }
 
     async fn publish(&self, view: &ConfigView, entry: &Entry) -> Result<Option<Written>, ExecuteError> {
         let id = &view.id;
-        let written = self.tables.publish(&self.client, &id.namespace, view.has_table, &id.config, entry).await;
+        let publication = Publication {
+            config: id.config.clone(),
+            before: view.entry.clone(),
+            entry: entry.clone(),
+            seen: view.table.clone(),
+        };
+        let written = self.tables.publish(&id.namespace, publication).await;
         let fact = written.doing(|| format!("publish {} in the pin table of {}", id.config, id.namespace))?;
         let key = Key { namespace: id.namespace.clone(), name: names::PIN_TABLE.to_owned() };
         Ok(fact.map(|fact| Written { watched: Watched::PinTable, key, fact: Some(Fact::Table(fact)) }))
@@ -340,7 +399,7 @@ impl Executor {
                 from,
                 to: object.to_owned(),
             };
-            let now = crate::clock::now();
+            let now = self.environment.clock.now();
             let progress = Progress {
                 phase: Phase::Rejected,
                 reason,
@@ -356,18 +415,27 @@ impl Executor {
     /// Kubernetes' garbage collector takes the versions that only the VersionedConfig holds.
     async fn forget(&self, view: &ConfigView, outcome: &mut ConfigOutcome) -> Result<(), ExecuteError> {
         let id = &view.id;
-        if view.has_table {
+        if view.table.is_some() {
             outcome.written.extend(self.publish(view, &Entry::default()).await?);
         }
+        self.forget_versions(view, outcome).await?;
         let Some(managed) = &view.managed else { return Ok(()) };
         let name = managed.object.metadata.name.clone().unwrap_or_default();
         let api: Api<VersionedConfig> = Api::namespaced(self.client.clone(), &id.namespace);
-        match api.delete(&name, &DeleteParams::background()).await {
+        match api.delete(&name, &delete_as_it_was(managed.uid(), managed.resource_version)).await {
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
             deleted => drop(deleted.doing(|| format!("delete VersionedConfig {name} in {}", id.namespace))?),
         }
         outcome.written.push(Written { fact: None, ..written_managed(managed) });
         Ok(())
+    }
+}
+
+/// A VersionedConfig that we made and could not note, for want of time. If anything was done with it, it is not ours to begin with.
+fn untouched(found: kube::Result<VersionedConfig>) -> kube::Result<VersionedConfig> {
+    match found {
+        Ok(found) if found.status.is_some() => Err(conflict("there is a VersionedConfig that we did not know of")),
+        found => found,
     }
 }
 
@@ -385,6 +453,12 @@ fn without(wanted: &Entry, standing: &Entry, object: &str) -> Entry {
 
 fn exists(view: &ConfigView, object: &str) -> bool {
     view.versions.iter().any(|fact| fact.version.object == object)
+}
+
+/// Whether content was ever called something.
+fn had_name(managed: Option<&ManagedFact>, object: &str) -> bool {
+    let status = managed.and_then(|managed| managed.object.status.as_ref());
+    status.into_iter().flat_map(|status| &status.names).any(|given| given.object == object)
 }
 
 /// Whether the last try ended with a refusal.
@@ -463,9 +537,6 @@ fn observed(view: &ConfigView, digest: Option<lockstep_core::Digest>) -> Observe
         reason: source.reason.clone(),
         invalid: None,
     });
-    // What we announced ourselves has its version by now; anything else is a webhook's, whose config write may still be on its way.
-    let is_known = |next: &String| view.versions.iter().any(|fact| fact.version.object == *next);
-    let is_foreign = view.entry.next.as_ref().is_some_and(|next| !is_known(next));
     Observed {
         config: view.id.config.clone(),
         source,
@@ -476,14 +547,15 @@ fn observed(view: &ConfigView, digest: Option<lockstep_core::Digest>) -> Observe
         is_long_unused: view.unused.is_some_and(|since| since.elapsed() >= UNUSED),
         moving_to: view.moving_to.clone(),
         can_join: view.can_join,
-        next_is_fresh: is_foreign && view.announced.is_some_and(|at| at.elapsed() < ANNOUNCEMENT),
+        next_is_fresh: view.announced.is_some_and(|at| at.elapsed() < ANNOUNCEMENT),
         has_unpinned_templates: view.has_unpinned_templates,
+        rejected: view.rejected_versions.clone(),
     }
 }
 
-/// What was announced and does not come is withdrawn; what nobody uses any more is forgotten.
+/// What was announced or withdrawn, and does not come, is put right; what nobody uses any more is forgotten.
 fn wake(view: &ConfigView, observed: &Observed) -> Option<Duration> {
-    let announced = (observed.next_is_fresh && observed.entry.next.is_some()).then_some(ANNOUNCEMENT);
+    let announced = observed.next_is_fresh.then_some(ANNOUNCEMENT);
     let unused = view.unused.filter(|_| !observed.is_long_unused).map(|since| UNUSED.saturating_sub(since.elapsed()));
     announced.into_iter().chain(unused).min()
 }

@@ -2,9 +2,12 @@
 //! it before the watch says so.
 
 mod config;
+mod policy;
 mod release;
 mod retention;
 mod status;
+#[cfg(test)]
+mod tests;
 mod unknown;
 mod unreadable;
 
@@ -15,9 +18,10 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use lockstep_api::VersionedConfig;
 use lockstep_core::template::{self, Carrier, with_pins};
-use lockstep_core::{DigestKey, Pins, Version, names};
+use lockstep_core::{ConfigRef, DigestKey, Pins, Version, names};
 use serde_json::{Value, json};
 
+use crate::environment::Environment;
 use crate::events::Events;
 use crate::facts::{self, Key, ManagedFact, ResourceVersion, WorkloadFact};
 use crate::index::{Fact, Watched, WorkloadId};
@@ -29,13 +33,14 @@ pub use release::ReleaseOutcome;
 /// How long the write of a config may take after its version was announced in the table.
 const ANNOUNCEMENT: Duration = Duration::from_secs(2);
 /// How long a config that has neither a source nor consumers keeps its history: who is recreated is gone for a moment, too.
-const UNUSED: Duration = Duration::from_secs(30);
+pub const UNUSED: Duration = Duration::from_secs(30);
 /// When to look again at a config that was read newer than the watch knows it.
 const WATCH_LAG: Duration = Duration::from_secs(1);
 
 /// Everything that performing needs.
 pub struct Executor {
     pub client: Client,
+    pub environment: Environment,
     pub digest_key: DigestKey,
     pub kinds: Vec<WorkloadKind>,
     pub events: Events,
@@ -120,6 +125,8 @@ pub struct ConfigOutcome {
     pub created: Option<Version>,
     /// What versions hold that were read.
     pub checked: Vec<Checked>,
+    /// Whether its entry in the table was written.
+    pub is_published: bool,
     /// Whether its new version could not be created: that is tried again, later each time.
     pub is_refused: bool,
 }
@@ -201,12 +208,8 @@ fn written_managed(fact: &ManagedFact) -> Written {
     Written { watched: Watched::VersionedConfig, key, fact: Some(Fact::Managed(Box::new(fact.clone()))) }
 }
 
-fn our_reference(managed: &ManagedFact) -> OwnerReference {
-    reference_to(&managed.object)
-}
-
 /// As an owner of what is kept for it.
-pub fn reference_to(managed: &VersionedConfig) -> OwnerReference {
+fn reference_to(managed: &VersionedConfig) -> OwnerReference {
     OwnerReference {
         api_version: VersionedConfig::api_version(&()).into_owned(),
         kind: VersionedConfig::kind(&()).into_owned(),
@@ -215,6 +218,20 @@ pub fn reference_to(managed: &VersionedConfig) -> OwnerReference {
         controller: Some(false),
         block_owner_deletion: Some(false),
     }
+}
+
+/// Who keeps the versions that nobody runs: the VersionedConfig, and the config itself if it is there. Whoever deletes one of the two loses no
+/// content.
+pub fn keepers(managed: &VersionedConfig, config: &ConfigRef, source_uid: Option<&str>) -> Vec<OwnerReference> {
+    let source = source_uid.filter(|uid| !uid.is_empty()).map(|uid| OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: config.kind.kind().to_owned(),
+        name: config.name.clone(),
+        uid: uid.to_owned(),
+        controller: Some(false),
+        block_owner_deletion: Some(false),
+    });
+    [reference_to(managed)].into_iter().chain(source).collect()
 }
 
 fn patch_params() -> PatchParams {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use futures::{StreamExt, stream};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
+use kube::api::{DynamicObject, Patch};
 use kube::{Api, Resource, ResourceExt};
 use lockstep_api::{
     Held, Move as ApiMove, Release, ReleaseCondition, ReleaseSpec, ReleaseStatus, Source as ApiSource, VersionedConfig,
@@ -15,9 +16,10 @@ use lockstep_core::{ConfigRef, Pins, gate};
 use serde_json::{Value, json};
 
 use super::status::{config_reference, summary, whole};
-use super::{Doing, ExecuteError, Executor, Written, our_reference, patch_params, post_params, written_managed};
+use super::{Doing, ExecuteError, Executor, Written, keepers, patch_params, post_params, written_managed};
 use crate::events::Reason;
-use crate::facts::{Key, ManagedFact, ReleaseFact, WorkloadFact};
+use crate::facts::{Key, ManagedFact, ReleaseFact, ResourceVersion, WorkloadFact};
+use crate::guards::{conflict, delete_as_it_was};
 use crate::index::{ConfigId, ConfigView, Fact, How, Lost, ReleaseId, ReleaseView, Start, Watched, WorkloadId};
 
 /// How many consumers of a release are written at the same time.
@@ -30,7 +32,7 @@ const TOLD_CONSUMERS: usize = 20;
 pub struct ReleaseOutcome {
     pub written: Vec<Written>,
     /// When to look again although nothing changed.
-    pub wake: Option<jiff::Timestamp>,
+    pub wake: Option<Timestamp>,
     pub pinned: usize,
     pub ended: Option<Phase>,
     /// A consumer was written by somebody else meanwhile: look again.
@@ -68,23 +70,28 @@ impl Executor {
                     paused: start.is_paused,
                     ..ReleaseSpec::default()
                 };
-                self.create_release(&api, &start.name, spec, managed).await.doing(doing)?
+                self.create_release(&api, &start.name, spec, managed, start.source_uid.as_deref()).await.doing(doing)?
             }
         };
         Ok(vec![written_release(object)])
     }
 
-    async fn create_release(
+    pub(super) async fn create_release(
         &self,
         api: &Api<Release>,
         name: &str,
         spec: ReleaseSpec,
         managed: &ManagedFact,
+        source_uid: Option<&str>,
     ) -> kube::Result<Release> {
         let mut object = Release::new(name, spec);
-        object.metadata.owner_references = Some(vec![our_reference(managed)]);
+        object.metadata.owner_references = Some(keepers(&managed.object, &managed.config, source_uid));
         match api.create(&post_params(), &object).await {
-            Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(name).await,
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                let found = api.get(name).await?;
+                let is_it = found.spec.moves == object.spec.moves && found.spec.supersedes == object.spec.supersedes;
+                if is_it { Ok(found) } else { Err(conflict("there is another release of this name")) }
+            }
             created => created,
         }
     }
@@ -93,7 +100,9 @@ impl Executor {
     pub async fn restore(&self, id: &ReleaseId, lost: Lost) -> Result<Vec<Written>, ExecuteError> {
         let api: Api<Release> = Api::namespaced(self.client.clone(), &id.namespace);
         let doing = || format!("write release {} in {} again, which was deleted under way", id.name, id.namespace);
-        let made = self.create_release(&api, &id.name, lost.fact.object.spec, &lost.managed).await.doing(doing)?;
+        let source_uid = lost.source_uid.as_deref();
+        let made =
+            self.create_release(&api, &id.name, lost.fact.object.spec, &lost.managed, source_uid).await.doing(doing)?;
         let object = match made.status {
             Some(_) => made,
             None => self.record(&id.namespace, &ReleaseFact::read(made), &lost.fact.core.progress).await?,
@@ -120,8 +129,12 @@ impl Executor {
             ..ReleaseSpec::default()
         };
         let doing = || format!("make release {name} in {namespace}");
-        let made = self.create_release(&api, name, spec, managed).await.doing(doing)?;
+        let source_uid = source.map(|source| source.uid.as_str());
+        let made = self.create_release(&api, name, spec, managed, source_uid).await.doing(doing)?;
         let fact = ReleaseFact::read(made);
+        if fact.object.status.is_some() {
+            return Err(conflict("the release is somebody else's")).doing(doing);
+        }
         let object = self.record(namespace, &fact, progress).await?;
         self.tell(namespace, &object, progress, source.map(|source| (&view.id, source.uid.as_str()))).await;
         Ok(written_release(object))
@@ -143,7 +156,7 @@ impl Executor {
             may_delete_pods: self.may_delete_pods,
             refused: &view.refused,
         };
-        let step = step(&observed, crate::clock::now());
+        let step = step(&observed, self.environment.clock.now());
         let mut outcome = ReleaseOutcome { wake: step.wake, ..ReleaseOutcome::default() };
         for action in &step.actions {
             match action {
@@ -164,8 +177,10 @@ impl Executor {
                     "a release"
                 );
                 self.tell(&view.id.namespace, &object, &step.progress, None).await;
+                outcome.ended = step.progress.phase.has_ended().then_some(step.progress.phase);
+            } else if step.progress.phase.has_ended() && step.progress.reason != old.reason {
+                self.tell_judged_later(&view.id.namespace, &object, &step.progress).await;
             }
-            outcome.ended = step.progress.phase.has_ended().then_some(step.progress.phase);
             outcome.written.push(written_release(object));
         }
         self.act(&view, &step.actions, &mut outcome).await;
@@ -179,7 +194,7 @@ impl Executor {
                 Some((Some(consumer.clone()), self.pin_consumer(view, consumer, pins, *gate).await))
             }
             Action::OpenGate { consumer } => Some((Some(consumer.clone()), self.open_gate(view, consumer).await)),
-            Action::DeletePod { pod, uid, .. } => Some((None, self.delete_pod(&view.id.namespace, pod, uid).await)),
+            Action::DeletePod { pod, uid, .. } => Some((None, self.delete_broken(view, pod, uid).await)),
             Action::Hold { .. } | Action::Succeed => None,
         };
         let results: Vec<_> = stream::iter(actions).map(write).buffer_unordered(PARALLEL_PINS).collect().await;
@@ -248,17 +263,23 @@ impl Executor {
         self.patch_workload(id, fact, gate::open(&spec, saved)).await
     }
 
-    /// That very pod, and only if it is still there.
+    async fn delete_broken(&self, view: &ReleaseView, pod: &str, uid: &str) -> Result<Option<Written>, ExecuteError> {
+        match view.broken_pods.get(uid) {
+            Some(at) => self.delete_pod(&view.id.namespace, pod, uid, *at).await,
+            None => Ok(None),
+        }
+    }
+
+    /// That very pod, and only if nothing became of it since: it may work by now.
     pub(super) async fn delete_pod(
         &self,
         namespace: &str,
         name: &str,
         uid: &str,
+        at: ResourceVersion,
     ) -> Result<Option<Written>, ExecuteError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let params =
-            DeleteParams::default().preconditions(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
-        match api.delete(name, &params).await {
+        match api.delete(name, &delete_as_it_was(uid, at)).await {
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(None),
             deleted => deleted
                 .map(|_| None)
@@ -301,16 +322,19 @@ impl Executor {
         Ok(())
     }
 
+    /// Whoever wrote it since we looked wins, and we look again.
     pub(super) async fn note(&self, managed: &ManagedFact, status: Value) -> Result<ManagedFact, ExecuteError> {
         let (name, namespace) = (managed.object.name_any(), managed.object.namespace().unwrap_or_default());
         let api: Api<VersionedConfig> = Api::namespaced(self.client.clone(), &namespace);
-        let written = api.patch_status(&name, &patch_params(), &Patch::Merge(json!({"status": status}))).await;
+        let version = managed.resource_version.0.to_string();
+        let patch = Patch::Merge(json!({"metadata": {"resourceVersion": version}, "status": status}));
+        let written = api.patch_status(&name, &patch_params(), &patch).await;
         let object = written.doing(|| format!("report on VersionedConfig {name} in {namespace}"))?;
         Ok(ManagedFact::read(object))
     }
 
     async fn record(&self, namespace: &str, fact: &ReleaseFact, progress: &Progress) -> Result<Release, ExecuteError> {
-        let conditions = conditions(&fact.object, progress);
+        let conditions = conditions(&fact.object, progress, self.environment.clock.now());
         let status = ReleaseStatus::new(progress, &fact.object.spec.moves, conditions);
         let api: Api<Release> = Api::namespaced(self.client.clone(), namespace);
         let mut body = json!(status);
@@ -338,6 +362,17 @@ impl Executor {
                 let id = ConfigId { namespace: namespace.to_owned(), config: (&step.source).into() };
                 self.publish_event(reason, &note, &config_reference(&id, "")).await;
             }
+        }
+    }
+
+    /// Somebody ran it only after its end.
+    async fn tell_judged_later(&self, namespace: &str, release: &Release, progress: &Progress) {
+        let reason =
+            Reason::JudgedLater { is_well: progress.consumers.iter().all(|record| record.health.failing == 0) };
+        self.publish_event(reason, &progress.reason, &release.object_ref(&())).await;
+        for step in &release.spec.moves {
+            let id = ConfigId { namespace: namespace.to_owned(), config: (&step.source).into() };
+            self.publish_event(reason, &progress.reason, &config_reference(&id, "")).await;
         }
     }
 
@@ -384,7 +419,7 @@ fn api_move(start: &Start, step: &lockstep_core::release::Move) -> ApiMove {
     }
 }
 
-fn conditions(old: &Release, progress: &Progress) -> Vec<Condition> {
+fn conditions(old: &Release, progress: &Progress, now: Timestamp) -> Vec<Condition> {
     let known = old.status.iter().flat_map(|status| &status.conditions);
     let condition = |of: ReleaseCondition| {
         let status = match of.holds(progress) {
@@ -398,8 +433,7 @@ fn conditions(old: &Release, progress: &Progress) -> Vec<Condition> {
             status: status.to_owned(),
             reason: progress.phase.to_string(),
             message: progress.reason.clone(),
-            last_transition_time: same
-                .map_or_else(|| Time(crate::clock::now()), |same| same.last_transition_time.clone()),
+            last_transition_time: same.map_or_else(|| Time(now), |same| same.last_transition_time.clone()),
             observed_generation: old.metadata.generation,
         }
     };

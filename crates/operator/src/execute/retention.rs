@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, Preconditions};
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch};
 use kube::{Api, Client, Resource, ResourceExt};
 use lockstep_api::Release;
 use lockstep_core::ConfigKind;
@@ -12,9 +12,10 @@ use lockstep_core::references::references;
 use lockstep_core::retention::{Change, retain};
 use serde_json::json;
 
-use super::{Doing, ExecuteError, Executor, Written, our_reference, patch_params};
-use crate::facts::{ConfigFact, Key, ManagedFact, ResourceVersion, VersionFact};
-use crate::index::{ConfigId, Fact, RetentionView, Watched};
+use super::{ConfigOutcome, Doing, ExecuteError, Executor, Written, keepers, patch_params};
+use crate::facts::{ConfigFact, Key, ManagedFact, ReleaseFact, ResourceVersion, VersionFact, is_keeper};
+use crate::guards::delete_as_it_was;
+use crate::index::{ConfigId, ConfigView, Fact, RetentionView, Watched};
 
 /// How many pods are read at a time.
 const PODS_PER_PAGE: u32 = 500;
@@ -23,8 +24,8 @@ impl Executor {
     /// Brings the owners of a config's versions up to date and lets go of what nobody needs.
     pub async fn retention(&self, id: &ConfigId, view: RetentionView) -> Result<Vec<Written>, ExecuteError> {
         let Some(managed) = &view.managed else { return Ok(Vec::new()) };
-        let changes = retain(&view.holdings, &view.protected, view.retain, managed.uid());
-        let lets_go = |change: &Change| !matches!(change, Change::SetOwners { keep_ours: true, .. });
+        let changes = retain(&view.holdings, &view.protected, view.retain);
+        let lets_go = |change: &Change| !matches!(change, Change::SetOwners { is_kept: true, .. });
         let pods = if changes.iter().any(lets_go) { self.pods_by_version(id).await? } else { BTreeMap::new() };
         let mut written = Vec::new();
         let api = VersionApi { client: &self.client, namespace: &id.namespace, kind: id.config.kind };
@@ -45,14 +46,38 @@ impl Executor {
             written.extend(self.change_version(id, managed, &view, version, pods, &change).await?);
         }
         for release in &view.old_releases {
-            written.push(self.forget_release(id, &release.core.name).await?);
+            written.push(self.forget_release(id, release).await?);
         }
         Ok(written)
     }
 
-    async fn forget_release(&self, id: &ConfigId, name: &str) -> Result<Written, ExecuteError> {
+    /// Deletes the versions that nobody but their keepers holds: one of those may be a config that opted out, and stays.
+    pub(super) async fn forget_versions(
+        &self,
+        view: &ConfigView,
+        outcome: &mut ConfigOutcome,
+    ) -> Result<(), ExecuteError> {
+        let id = &view.id;
+        let api = VersionApi { client: &self.client, namespace: &id.namespace, kind: id.config.kind };
+        for version in view.versions.iter().filter(|version| version.owners.iter().all(is_keeper)) {
+            let object = &version.version.object;
+            match api.delete(version).await {
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                deleted => {
+                    deleted.doing(|| format!("delete version {object} in {}, which is forgotten", id.namespace))?;
+                }
+            }
+            let key = Key { namespace: id.namespace.clone(), name: object.clone() };
+            outcome.written.push(Written { watched: Watched::Config(id.config.kind), key, fact: None });
+        }
+        Ok(())
+    }
+
+    async fn forget_release(&self, id: &ConfigId, release: &ReleaseFact) -> Result<Written, ExecuteError> {
         let api: Api<Release> = Api::namespaced(self.client.clone(), &id.namespace);
-        match api.delete(name, &DeleteParams::background()).await {
+        let name = release.core.name.as_str();
+        let uid = release.object.metadata.uid.as_deref().unwrap_or_default();
+        match api.delete(name, &delete_as_it_was(uid, release.resource_version)).await {
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
             deleted => drop(deleted.doing(|| format!("delete the old release {name} in {}", id.namespace))?),
         }
@@ -86,10 +111,12 @@ impl Executor {
                 Ok(Some(Written { watched, key, fact: None }))
             }
             Change::Delete { .. } => self.set_owners(&api, version, &strays, key).await,
-            Change::SetOwners { add, keep_ours, .. } => {
+            Change::SetOwners { add, is_kept, .. } => {
                 let mut owners: Vec<OwnerReference> =
-                    version.owners.iter().filter(|owner| owner.uid != managed.uid()).cloned().collect();
-                owners.extend(keep_ours.then(|| our_reference(managed)));
+                    version.owners.iter().filter(|owner| !is_keeper(owner)).cloned().collect();
+                if *is_kept {
+                    owners.extend(keepers(&managed.object, &id.config, view.source_uid.as_deref()));
+                }
                 owners.extend(
                     view.users.iter().filter(|user| add.contains(&user.owner.uid)).map(|user| user.owner.clone()),
                 );
@@ -195,8 +222,7 @@ impl VersionApi<'_> {
     }
 
     async fn delete_object(&self, name: &str, uid: &str, at: ResourceVersion) -> kube::Result<()> {
-        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: Some(at.0.to_string()) };
-        let params = DeleteParams::background().preconditions(preconditions);
+        let params = delete_as_it_was(uid, at);
         match self.kind {
             ConfigKind::ConfigMap => {
                 self.api::<k8s_openapi::api::core::v1::ConfigMap>().delete(name, &params).await.map(drop)

@@ -1,5 +1,6 @@
 //! What a VersionedConfig tells people.
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Api;
@@ -7,7 +8,7 @@ use kube::api::Patch;
 use lockstep_api::ConditionType::{self, Followed, Ready};
 use lockstep_api::{Consumer, GivenName, Held, VersionSummary, VersionedConfig, VersionedConfigStatus};
 use lockstep_core::version::remember;
-use lockstep_core::{Given, Pin};
+use lockstep_core::{Given, Pin, Version};
 use serde_json::{Value, json};
 
 use super::{ConfigOutcome, Doing, ExecuteError, Executor, patch_params, written_managed};
@@ -34,6 +35,8 @@ pub(super) struct Report {
     pub(super) held: Option<Held>,
     /// What was held is so no more.
     pub(super) lets_go: bool,
+    /// The object of a version that could not be made: its name is free again.
+    pub(super) not_made: Option<String>,
 }
 
 impl Executor {
@@ -107,7 +110,8 @@ impl Executor {
             moving.map(|object| named(object).map_or_else(|| object.to_owned(), |found| found.version.clone()));
         let unknown = self.unknown_pin(view, &versions);
         let ready = ready(current.as_ref(), releasing.as_deref(), held.as_ref(), report.refusal.as_deref(), unknown);
-        let conditions = vec![condition(managed, Ready, ready), condition(managed, Followed, followed(view))];
+        let now = self.environment.clock.now();
+        let conditions = vec![condition(managed, Ready, ready, now), condition(managed, Followed, followed(view), now)];
         let last_number = versions.iter().map(|version| version.number).max().unwrap_or(0).max(old.last_number);
         let read_at = outcome.digest.as_ref().map(|(at, _)| *at);
         VersionedConfigStatus {
@@ -116,7 +120,7 @@ impl Executor {
             releasing,
             held,
             waits_for_release: !view.can_join,
-            names: names(old, &versions),
+            names: names(old, &versions, report.not_made.as_deref()),
             versions,
             last_number: report.last_number.map_or(last_number, |number| i64::try_from(number).unwrap_or(i64::MAX)),
             consumer_count: i64::try_from(view.consumers.len()).unwrap_or(i64::MAX),
@@ -216,9 +220,18 @@ impl Executor {
     }
 }
 
-/// All names that were ever given, as far as they are remembered.
-fn names(old: &VersionedConfigStatus, versions: &[VersionSummary]) -> Vec<GivenName> {
-    let given: Vec<Given> = old.names.iter().map(Given::from).collect();
+/// The names that were given so far, and that of a version to be.
+pub(super) fn with_name(old: &VersionedConfigStatus, version: &Version) -> Vec<GivenName> {
+    let given = old.names.iter().map(Given::from).collect::<Vec<_>>();
+    let to_be = Given { name: version.name.to_string(), number: version.number, object: version.object.clone() };
+    let versions: Vec<Given> = old.versions.iter().map(Given::from).chain([to_be]).collect();
+    remember(&given, &versions).iter().map(GivenName::from).collect()
+}
+
+/// All names that were ever given, as far as they are remembered. One that was put down for a version that could not be made was not.
+fn names(old: &VersionedConfigStatus, versions: &[VersionSummary], not_made: Option<&str>) -> Vec<GivenName> {
+    let given = old.names.iter().filter(|given| Some(given.object.as_str()) != not_made);
+    let given: Vec<Given> = given.map(Given::from).collect();
     let versions: Vec<Given> = versions.iter().map(Given::from).collect();
     remember(&given, &versions).iter().map(GivenName::from).collect()
 }
@@ -323,7 +336,12 @@ fn followed(view: &ConfigView) -> Finding {
     }
 }
 
-fn condition(managed: &ManagedFact, of: ConditionType, (is_true, reason, message): Finding) -> Condition {
+fn condition(
+    managed: &ManagedFact,
+    of: ConditionType,
+    (is_true, reason, message): Finding,
+    now: Timestamp,
+) -> Condition {
     let status = if is_true { "True" } else { "False" };
     let old = managed.object.status.as_ref().and_then(|status| status.condition(of));
     let since = old.filter(|old| old.status == status).map(|old| old.last_transition_time.clone());
@@ -332,7 +350,7 @@ fn condition(managed: &ManagedFact, of: ConditionType, (is_true, reason, message
         status: status.to_owned(),
         reason: reason.to_owned(),
         message,
-        last_transition_time: since.unwrap_or_else(|| Time(crate::clock::now())),
+        last_transition_time: since.unwrap_or(Time(now)),
         observed_generation: managed.object.metadata.generation,
     }
 }

@@ -49,7 +49,7 @@ impl Executor {
                 .iter()
                 .any(|(config, version)| pod.pins.get(config).is_some_and(|pin| pin.to_string() == *version));
             if pod.made_by.as_ref() == Some(&fact.owner.uid) && waits && !pod.unit.is_ready {
-                self.delete_pod(&id.namespace, &pod.unit.name, &pod.unit.uid).await?;
+                self.delete_pod(&id.namespace, &pod.unit.name, &pod.unit.uid, pod.resource_version).await?;
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! What the metrics tell of the whole cluster, counted as facts come in.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::{Fact, Watched};
 use crate::facts::Key;
@@ -8,11 +8,11 @@ use crate::facts::Key;
 #[derive(Debug, Default)]
 pub struct Counts {
     /// The releases that have not ended.
-    open_releases: HashSet<Key>,
+    open_releases: BTreeSet<Key>,
     /// The VersionedConfigs of which a version failed and is held.
-    held: HashSet<Key>,
+    held: BTreeSet<Key>,
     /// The objects that cannot be read.
-    unreadable: HashSet<(Watched, Key)>,
+    unreadable: BTreeSet<(Watched, Key)>,
 }
 
 impl Counts {

@@ -7,24 +7,25 @@ mod counts;
 mod releases;
 mod unreadable;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use lockstep_core::policy::Policy;
 use lockstep_core::release::ConsumerId;
-use lockstep_core::retention::Holding;
+use lockstep_core::retention::{Holding, Keepers};
 use lockstep_core::template::Unknown;
 use lockstep_core::validation::Validation;
-use lockstep_core::{ConfigKind, ConfigRef, Digest, Entry, Pin, Pins, template};
+use lockstep_core::{ConfigKind, ConfigRef, Digest, Entry, Pin, Pins, Table, template};
 use tokio::time::Instant;
 
 use crate::facts::{
     ConfigFact, DraftFact, Key, ManagedFact, NamespaceFact, PodFact, PolicyFact, ReleaseFact, ResourceVersion,
-    SourceFact, TableFact, VersionFact, WorkloadFact, owner_uids,
+    SourceFact, TableFact, VersionFact, WorkloadFact, is_keeper,
 };
 use crate::unreadable::Unreadable;
 
-use crate::execute::Checked;
+use crate::execute::{Checked, UNUSED};
 
 use counts::Counts;
 pub use releases::{How, Lost, ReleaseView, Start};
@@ -52,7 +53,7 @@ pub enum Fact {
     Config(ConfigFact),
     Workload(WorkloadFact),
     Managed(Box<ManagedFact>),
-    Table(TableFact),
+    Table(Arc<TableFact>),
     Release(Box<ReleaseFact>),
     Policy(Box<PolicyFact>),
     Pod(Box<PodFact>),
@@ -93,6 +94,13 @@ pub struct WorkloadId {
     pub workload: WorkloadKey,
 }
 
+/// A ReleasePolicy and where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PolicyId {
+    pub namespace: String,
+    pub name: String,
+}
+
 /// A release and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReleaseId {
@@ -123,6 +131,8 @@ pub enum Work {
     Retention(ConfigId),
     /// It cannot be read, and its people have to hear of that.
     Unreadable(ObjectId),
+    /// Are its rules and schemas sound? Its people hear of that now, and not when a change is rejected for it.
+    Policy(PolicyId),
 }
 
 /// Everything about one config that a decision needs.
@@ -140,12 +150,15 @@ pub struct ConfigView {
     pub versions: Vec<VersionFact>,
     /// The objects of those whose content nobody has looked at.
     pub unchecked: BTreeSet<String>,
-    pub has_table: bool,
+    /// The table as it was when this was put together.
+    pub table: Option<Arc<TableFact>>,
     pub entry: Entry,
     pub managed: Option<ManagedFact>,
+    /// What its VersionedConfig was when somebody deleted it.
+    pub remembered: Option<ManagedFact>,
     pub consumers: Vec<(WorkloadKey, Option<Pin>)>,
     pub has_unpinned_templates: bool,
-    /// When the table's `next` was first seen.
+    /// When somebody else last changed the table's `next`.
     pub announced: Option<Instant>,
     /// When it was first found without source and consumers.
     pub unused: Option<Instant>,
@@ -160,6 +173,8 @@ pub struct ConfigView {
     pub missing_policy: Option<String>,
     /// The releases that ended with its content being invalid.
     pub rejected: Vec<ReleaseFact>,
+    /// The versions of which that was the last word.
+    pub rejected_versions: BTreeSet<String>,
     pub next_release_name: String,
 }
 
@@ -171,6 +186,8 @@ pub struct RetentionView {
     pub protected: BTreeSet<String>,
     pub retain: usize,
     pub managed: Option<ManagedFact>,
+    /// Of the config itself, if it is there and under our care.
+    pub source_uid: Option<String>,
     pub versions: Vec<VersionFact>,
     /// The objects behind the holdings' users.
     pub users: Vec<WorkloadFact>,
@@ -180,10 +197,10 @@ pub struct RetentionView {
 
 #[derive(Debug, Default)]
 pub struct Index {
-    namespaces: HashMap<String, Namespace>,
+    namespaces: BTreeMap<String, Namespace>,
     default_policy: Policy,
     /// The namespaces with releases that have not ended.
-    with_releases: HashSet<String>,
+    with_releases: BTreeSet<String>,
     pub counts: Counts,
 }
 
@@ -191,41 +208,43 @@ pub struct Index {
 struct Namespace {
     fact: Option<NamespaceFact>,
     /// Also those that are not under our care: they may be, with the next workload.
-    sources: HashMap<ConfigRef, SourceFact>,
-    digests: HashMap<ConfigRef, (ResourceVersion, Digest)>,
-    versions: HashMap<ConfigRef, BTreeMap<String, VersionFact>>,
+    sources: BTreeMap<ConfigRef, SourceFact>,
+    digests: BTreeMap<ConfigRef, (ResourceVersion, Digest)>,
+    versions: BTreeMap<ConfigRef, BTreeMap<String, VersionFact>>,
     /// What versions hold that were read, by their uid: the digest, or none for what can still change.
-    contents: HashMap<String, Option<String>>,
+    contents: BTreeMap<String, Option<String>>,
     /// Whose version an object is.
-    version_sources: HashMap<(ConfigKind, String), ConfigRef>,
-    drafts: HashMap<(ConfigKind, String), DraftFact>,
-    workloads: HashMap<WorkloadKey, WorkloadFact>,
+    version_sources: BTreeMap<(ConfigKind, String), ConfigRef>,
+    drafts: BTreeMap<(ConfigKind, String), DraftFact>,
+    workloads: BTreeMap<WorkloadKey, WorkloadFact>,
     /// Which workload has a uid.
-    uids: HashMap<String, WorkloadKey>,
+    uids: BTreeMap<String, WorkloadKey>,
     /// Who makes the pods of a workload in its place.
-    stand_ins: HashMap<ConsumerId, WorkloadKey>,
-    users: HashMap<ConfigRef, BTreeSet<WorkloadKey>>,
-    table: Option<TableFact>,
-    /// When an entry's `next` was first seen.
-    announced: HashMap<ConfigRef, Instant>,
+    stand_ins: BTreeMap<ConsumerId, WorkloadKey>,
+    users: BTreeMap<ConfigRef, BTreeSet<WorkloadKey>>,
+    table: Option<Arc<TableFact>>,
+    /// When somebody else last changed an entry's `next`.
+    announced: BTreeMap<ConfigRef, Instant>,
     /// When a config of ours was first found without source and consumers.
-    unused: HashMap<ConfigRef, Instant>,
-    managed: HashMap<ConfigRef, ManagedFact>,
-    managed_names: HashMap<String, ConfigRef>,
+    unused: BTreeMap<ConfigRef, Instant>,
+    managed: BTreeMap<ConfigRef, ManagedFact>,
+    /// VersionedConfigs that somebody deleted although their configs are under our care.
+    remembered: BTreeMap<ConfigRef, ManagedFact>,
+    managed_names: BTreeMap<String, ConfigRef>,
     /// Where configs want to go.
-    candidates: HashMap<ConfigRef, String>,
-    releases: HashMap<String, ReleaseFact>,
+    candidates: BTreeMap<ConfigRef, String>,
+    releases: BTreeMap<String, ReleaseFact>,
     /// Releases that somebody deleted while they were under way: what they moved must not be left alone.
-    lost: HashMap<String, ReleaseFact>,
+    lost: BTreeMap<String, ReleaseFact>,
     /// Configs of which a version is used that nobody holds but us.
-    unheld: HashSet<ConfigRef>,
+    unheld: BTreeSet<ConfigRef>,
     /// What the API server said about consumers that it would not let a release write.
-    refused: HashMap<String, BTreeMap<ConsumerId, String>>,
-    policies: HashMap<String, PolicyFact>,
-    pods: HashMap<String, PodFact>,
+    refused: BTreeMap<String, BTreeMap<ConsumerId, String>>,
+    policies: BTreeMap<String, PolicyFact>,
+    pods: BTreeMap<String, PodFact>,
     pods_are_known: bool,
     /// Objects that cannot be read, by what they are and their names.
-    unreadable: HashMap<(Watched, String), Unreadable>,
+    unreadable: BTreeMap<(Watched, String), Unreadable>,
 }
 
 impl Index {
@@ -302,6 +321,13 @@ impl Index {
                 names.into_iter().map(key)
             })
             .collect()
+    }
+
+    /// What the table offers of this config is our own word, and nobody else's.
+    pub fn note_published(&mut self, id: &ConfigId) {
+        if let Some(namespace) = self.namespaces.get_mut(&id.namespace) {
+            namespace.announced.remove(&id.config);
+        }
     }
 
     pub fn remember_digest(&mut self, id: &ConfigId, at: ResourceVersion, digest: Digest) {
@@ -381,6 +407,7 @@ struct Todo {
     releases: BTreeSet<String>,
     lost: BTreeSet<String>,
     retention: BTreeSet<ConfigRef>,
+    policies: BTreeSet<String>,
 }
 
 impl Todo {
@@ -394,6 +421,7 @@ impl Todo {
         self.releases.append(&mut other.releases);
         self.lost.append(&mut other.lost);
         self.retention.append(&mut other.retention);
+        self.policies.append(&mut other.policies);
     }
 
     fn within(self, namespace: &str) -> Vec<Work> {
@@ -407,7 +435,9 @@ impl Todo {
         let release = |name| ReleaseId { namespace: namespace.to_owned(), name };
         let releases = self.releases.into_iter().map(|name| Work::Release(release(name)));
         let lost = self.lost.into_iter().map(|name| Work::Restore(release(name)));
-        configs.chain(consumers).chain(lost).chain(releases).chain(retention).collect()
+        let policy = |name| Work::Policy(PolicyId { namespace: namespace.to_owned(), name });
+        let policies = self.policies.into_iter().map(policy);
+        configs.chain(consumers).chain(lost).chain(releases).chain(retention).chain(policies).collect()
     }
 }
 
@@ -472,12 +502,21 @@ impl Namespace {
                 let config = ConfigRef::new(kind, name);
                 self.drafts.remove(&(kind, name.to_owned()));
                 let stripped = self.remove_version(kind, name);
-                let was_ours = self.is_ours(&config);
+                let (was_ours, was_opted_in) = (self.is_ours(&config), self.opted_in(&config));
+                let is_another = self.sources.get(&config).is_none_or(|old| old.uid != fact.uid);
                 self.sources.insert(config.clone(), fact);
+                self.forget_remembered(&config);
                 let consumers = self.forget_unwanted();
                 let is_ours = was_ours || self.is_ours(&config);
+                // Who keeps its versions depends on whether it is under our care.
+                let is_changed = is_another || was_opted_in != self.opted_in(&config);
+                let is_changed = is_changed && self.versions.contains_key(&config);
+                if is_changed {
+                    self.unheld.insert(config.clone());
+                }
+                let retention = is_changed.then(|| config.clone()).into_iter().collect();
                 let configs = stripped.into_iter().chain(is_ours.then_some(config)).collect();
-                Todo { configs, consumers, ..Todo::default() }
+                Todo { configs, consumers, retention, ..Todo::default() }
             }
             ConfigFact::Version(fact) => {
                 let config = fact.config.clone();
@@ -572,8 +611,8 @@ impl Namespace {
         concerned.retain(|config| self.is_ours(config));
         let retention = if is_holder { concerned.clone() } else { BTreeSet::new() };
         let releases = match stands_in.or(stood_in) {
-            Some(_) => self.open_releases(),
-            None => self.releases_of(concerned.iter()),
+            Some(_) => self.watched_releases(),
+            None => self.watched_releases_of(&concerned.iter().collect()),
         };
         let consumers = needs_care.then_some(key).into_iter().collect();
         Todo { configs: concerned, consumers, releases, retention, ..Todo::default() }
@@ -607,7 +646,7 @@ impl Namespace {
         let is_unheld = |config: &&ConfigRef| {
             let Some(Pin::Version(object)) = fact.needs(config) else { return false };
             let version = self.versions.get(*config).and_then(|versions| versions.get(object));
-            version.is_some_and(|version| version.owners.iter().all(|owner| owner.kind == "VersionedConfig"))
+            version.is_some_and(|version| version.owners.iter().all(is_keeper))
         };
         let unheld: Vec<ConfigRef> = fact.references.iter().filter(is_unheld).cloned().collect();
         self.unheld.extend(unheld);
@@ -626,6 +665,10 @@ impl Namespace {
         let config = fact.config.clone();
         self.managed_names.insert(name.to_owned(), config.clone());
         let (held_by, retry) = (fact.held_by().map(str::to_owned), fact.object.spec.retry.clone());
+        // Its versions have one keeper less until it is among their owners.
+        if self.remembered.remove(&config).is_some() {
+            self.unheld.insert(config.clone());
+        }
         let old = self.managed.insert(config.clone(), fact);
         let mut configs = BTreeSet::from([config.clone()]);
         // What was held with it may be tried again.
@@ -634,30 +677,40 @@ impl Namespace {
             old.as_ref().and_then(ManagedFact::held_by).filter(|old| is_retried || held_by.as_deref() != Some(old));
         let partners = let_go.and_then(|release| self.releases.get(release)).map(|fact| fact.core.configs());
         configs.extend(partners.into_iter().flatten().cloned());
-        let releases = self.releases_of([&config].into_iter());
+        let releases = self.watched_releases_of(&[&config].into());
         let lost = self.lost_of(&config);
         Todo { configs, releases, lost, retention: [config].into(), ..Todo::default() }
     }
 
     fn remove_managed(&mut self, name: &str) -> Todo {
         let Some(config) = self.managed_names.remove(name) else { return Todo::default() };
-        self.managed.remove(&config);
+        // Whoever opts a config out means it, and what nobody needs for long is forgotten by us.
+        let is_opted_out = self.sources.contains_key(&config) && !self.opted_in(&config);
+        let is_forgotten = self.unused.get(&config).is_some_and(|since| since.elapsed() >= UNUSED);
+        let lost = self.managed.remove(&config).filter(|_| !is_opted_out && !is_forgotten);
+        self.remembered.extend(lost.map(|lost| (config.clone(), lost)));
         Todo { consumers: self.forget_unwanted(), ..Todo::config(&config) }
     }
 
+    fn forget_remembered(&mut self, config: &ConfigRef) {
+        if !self.opted_in(config) {
+            self.remembered.remove(config);
+        }
+    }
+
     /// Only configs whose entry changed are looked into: a table may have thousands.
-    fn apply_table(&mut self, fact: Option<TableFact>) -> Todo {
+    fn apply_table(&mut self, fact: Option<Arc<TableFact>>) -> Todo {
         let old = std::mem::replace(&mut self.table, fact);
-        let (old, new) = (old.map(|fact| fact.table).unwrap_or_default(), self.table.as_ref().map(|fact| &fact.table));
-        let changed = |config: &ConfigRef| old.get(config) != new.and_then(|new| new.get(config));
-        let known = old.iter().chain(new.into_iter().flat_map(lockstep_core::Table::iter)).map(|(config, _)| config);
+        let [old, new] = [&old, &self.table].map(|fact| fact.as_ref().map(|fact| &fact.table));
+        let of = |table: Option<&'_ Table>, config: &ConfigRef| table.and_then(|table| table.get(config).cloned());
+        let changed = |config: &ConfigRef| of(old, config) != of(new, config);
+        let known = [old, new].into_iter().flatten().flat_map(Table::iter).map(|(config, _)| config);
         let configs: BTreeSet<ConfigRef> = known.filter(|config| changed(config)).cloned().collect();
         for config in &configs {
-            let next = new.and_then(|new| new.get(config)).and_then(|entry| entry.next.as_ref());
-            match next {
-                Some(_) => self.announced.insert(config.clone(), Instant::now()),
-                None => self.announced.remove(config),
-            };
+            let next = |table| of(table, config).and_then(|entry| entry.next);
+            if next(old) != next(new) {
+                self.announced.insert(config.clone(), Instant::now());
+            }
         }
         let consumers = configs.iter().flat_map(|config| self.in_need_of_care(config)).collect();
         Todo { consumers, retention: configs.clone(), configs, ..Todo::default() }
@@ -689,6 +742,11 @@ impl Namespace {
         // Kubernetes copies a Deployment's annotations to its ReplicaSets, where nobody takes them off.
         let by_workload = || self.users_of(config).any(|(_, fact)| fact.is_auto && fact.is_consumer);
         !source.is_ignored && (source.is_versioned || by_namespace() || by_workload())
+    }
+
+    /// Of a config that is there and under our care.
+    pub(super) fn source_uid(&self, config: &ConfigRef) -> Option<String> {
+        self.opted_in(config).then(|| self.sources.get(config)).flatten().map(|source| source.uid.clone())
     }
 
     fn note_use(&mut self, config: &ConfigRef) {
@@ -728,9 +786,10 @@ impl Namespace {
                 .filter(|fact| !self.contents.contains_key(&fact.uid))
                 .map(|fact| fact.version.object.clone())
                 .collect(),
-            has_table: self.table.is_some(),
+            table: self.table.clone(),
             entry: self.entry(config),
             managed,
+            remembered: self.remembered.get(config).cloned(),
             consumers: self.consumers(config),
             announced: self.announced.get(config).copied(),
             unused: self.unused.get(config).copied(),
@@ -741,6 +800,7 @@ impl Namespace {
             validation: self.validation(config),
             missing_policy: self.missing_policy(config),
             rejected: self.rejected(config),
+            rejected_versions: self.rejected_versions(config),
             next_release_name: self.next_name(config),
         }
     }
@@ -778,7 +838,7 @@ impl Namespace {
             Some(Pin::Live) => entry.current.clone(),
             None => entry.baseline.clone(),
         };
-        let mut holders: HashMap<String, BTreeSet<String>> = HashMap::new();
+        let mut holders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let mut wanted: BTreeSet<String> = BTreeSet::new();
         for fact in &all {
             let Some(object) = runs(fact) else { continue };
@@ -789,9 +849,14 @@ impl Namespace {
                 wanted.insert(object);
             }
         }
+        let source_uid = self.source_uid(config);
+        let managed = self.managed.get(config).cloned();
+        let keepers: BTreeSet<String> =
+            managed.iter().map(|managed| managed.uid().to_owned()).chain(source_uid.clone()).collect();
         let holding = |fact: &VersionFact| Holding {
             version: fact.version.clone(),
-            owners: owner_uids(&fact.owners),
+            owners: fact.owners.iter().filter(|owner| !is_keeper(owner)).map(|owner| owner.uid.clone()).collect(),
+            kept_by: kept_by(&fact.owners, &keepers),
             users: holders.get(&fact.version.object).cloned().unwrap_or_default(),
             is_wanted: wanted.contains(&fact.version.object),
         };
@@ -807,10 +872,24 @@ impl Namespace {
                 .collect(),
             retain: self.retained(config, &policy),
             old_releases: self.old_releases(config, &policy, now),
-            managed: self.managed.get(config).cloned(),
+            managed,
+            source_uid,
             versions,
             users: all.into_iter().filter(|fact| fact.is_holder).cloned().collect(),
         }
+    }
+}
+
+fn kept_by(
+    owners: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference],
+    keepers: &BTreeSet<String>,
+) -> Keepers {
+    let found: BTreeSet<String> =
+        owners.iter().filter(|owner| is_keeper(owner)).map(|owner| owner.uid.clone()).collect();
+    match found {
+        found if found.is_empty() => Keepers::None,
+        found if found == *keepers => Keepers::All,
+        _ => Keepers::Some,
     }
 }
 

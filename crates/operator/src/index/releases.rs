@@ -1,6 +1,6 @@
 //! What the index knows of releases: which changes go together, who is part of one, and how they do.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use lockstep_core::health::{Rollout, Unit};
@@ -11,8 +11,8 @@ use lockstep_core::storm;
 use lockstep_core::validation::Validation;
 use lockstep_core::{ConfigRef, Pin};
 
-use super::{ConfigId, Index, Namespace, ReleaseId, Todo, Watched, WorkloadKey};
-use crate::facts::{ManagedFact, PodFact, PolicyFact, ReleaseFact, VersionFact, WorkloadFact};
+use super::{ConfigId, Index, Namespace, PolicyId, ReleaseId, Todo, Watched, WorkloadKey};
+use crate::facts::{ManagedFact, PodFact, PolicyFact, ReleaseFact, ResourceVersion, VersionFact, WorkloadFact};
 
 /// Everything about one release that a decision needs.
 #[derive(Debug, Clone)]
@@ -21,8 +21,10 @@ pub struct ReleaseView {
     pub fact: ReleaseFact,
     pub policy: Policy,
     pub members: Vec<Member>,
+    /// The members' pods that are not ready, by their uid: as they were when that was seen.
+    pub broken_pods: BTreeMap<String, ResourceVersion>,
     /// The objects behind the members.
-    pub workloads: HashMap<ConsumerId, (WorkloadKey, WorkloadFact)>,
+    pub workloads: BTreeMap<ConsumerId, (WorkloadKey, WorkloadFact)>,
     pub blocked: Option<Block>,
     pub superseded_by: Option<String>,
     /// Until when the newer release has to wait.
@@ -49,6 +51,8 @@ pub struct Start {
     pub is_paused: bool,
     pub versions: Vec<VersionFact>,
     pub managed: Option<ManagedFact>,
+    /// Of the config that the VersionedConfig is of.
+    pub source_uid: Option<String>,
 }
 
 /// A release that was deleted while it was under way, and the config that owns it.
@@ -56,6 +60,7 @@ pub struct Start {
 pub struct Lost {
     pub fact: ReleaseFact,
     pub managed: ManagedFact,
+    pub source_uid: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -100,7 +105,7 @@ impl Index {
     pub fn release(&self, id: &ReleaseId, now: Timestamp) -> Option<ReleaseView> {
         let namespace = self.namespaces.get(&id.namespace)?;
         let is_lost = namespace.lost.contains_key(&id.name);
-        let fact = namespace.releases.get(&id.name).filter(|fact| !fact.has_ended() && !is_lost)?;
+        let fact = namespace.releases.get(&id.name).filter(|fact| fact.is_watched() && !is_lost)?;
         if namespace.cannot_record(fact) {
             return None;
         }
@@ -109,12 +114,19 @@ impl Index {
         Some(namespace.release_view(id, fact, &self.default_policy, budget, now))
     }
 
+    /// What a policy demands of contents.
+    pub fn rules(&self, id: &PolicyId) -> Option<Validation> {
+        let fact = self.namespaces.get(&id.namespace)?.policies.get(&id.name)?;
+        fact.spec.validation.as_ref().map(Validation::from)
+    }
+
     /// A release that is to be written again as it was. None until its config is under our care again.
     pub fn lost(&self, id: &ReleaseId) -> Option<Lost> {
         let namespace = self.namespaces.get(&id.namespace)?;
         let fact = namespace.lost.get(&id.name).filter(|_| !namespace.fact.is_some_and(|fact| fact.is_going))?;
         let managed = fact.core.configs().find_map(|config| namespace.managed.get(config))?;
-        Some(Lost { fact: fact.clone(), managed: managed.clone() })
+        let source_uid = namespace.source_uid(&managed.config);
+        Some(Lost { fact: fact.clone(), managed: managed.clone(), source_uid })
     }
 
     /// The API server does not know it any more, although we do.
@@ -163,7 +175,7 @@ impl Index {
     }
 
     /// The namespaces whose pods must be known.
-    pub fn namespaces_with_releases(&self) -> &HashSet<String> {
+    pub fn namespaces_with_releases(&self) -> &BTreeSet<String> {
         &self.with_releases
     }
 
@@ -181,12 +193,12 @@ impl Index {
     pub fn pods_listed(&mut self, namespace: &str) -> Vec<super::Work> {
         let Some(state) = self.namespaces.get_mut(namespace) else { return Vec::new() };
         state.pods_are_known = true;
-        Todo { releases: state.open_releases(), ..Todo::default() }.within(namespace)
+        Todo { releases: state.watched_releases(), ..Todo::default() }.within(namespace)
     }
 
     pub(super) fn count_releases(&mut self, namespace: &str) {
         let has =
-            self.namespaces.get(namespace).is_some_and(|state| state.releases.values().any(|fact| !fact.has_ended()));
+            self.namespaces.get(namespace).is_some_and(|state| state.releases.values().any(ReleaseFact::is_watched));
         if has {
             self.with_releases.insert(namespace.to_owned());
         } else {
@@ -194,6 +206,9 @@ impl Index {
         }
     }
 }
+
+/// A workload that is older than this has been there before, whatever it runs.
+const NEWCOMER: std::time::Duration = std::time::Duration::from_secs(600);
 
 fn was_pinned(record: &Record) -> bool {
     !record.has_joined && !matches!(record.state, State::Waiting | State::Gone)
@@ -209,7 +224,7 @@ impl Namespace {
         }
         self.releases.insert(name.to_owned(), fact);
         // What waits for it, or is replaced by it, has to hear of it.
-        let releases = self.open_releases();
+        let releases = self.watched_releases();
         let retention = if has_ended { configs.clone() } else { BTreeSet::new() };
         let consumers = if has_ended { self.behind_orphaned_gates(&configs) } else { BTreeSet::new() };
         Todo { configs, consumers, releases, retention, ..Todo::default() }
@@ -224,7 +239,7 @@ impl Namespace {
             lost.insert(name.to_owned());
             self.lost.insert(name.to_owned(), fact);
         }
-        Todo { configs, lost, releases: self.open_releases(), ..Todo::default() }
+        Todo { configs, lost, releases: self.watched_releases(), ..Todo::default() }
     }
 
     /// Whether there is, or will be again, a VersionedConfig that a release can belong to.
@@ -321,11 +336,18 @@ impl Namespace {
     }
 
     pub(super) fn apply_policy(&mut self, name: &str, fact: Option<PolicyFact>) -> Todo {
+        let has_rules = fact.as_ref().is_some_and(|fact| fact.spec.validation.is_some());
         match fact {
             Some(fact) => drop(self.policies.insert(name.to_owned(), fact)),
             None => drop(self.policies.remove(name)),
         }
-        Todo { configs: self.managed.keys().cloned().collect(), releases: self.open_releases(), ..Todo::default() }
+        let policies = has_rules.then(|| name.to_owned()).into_iter().collect();
+        Todo {
+            policies,
+            configs: self.managed.keys().cloned().collect(),
+            releases: self.watched_releases(),
+            ..Todo::default()
+        }
     }
 
     pub(super) fn apply_pod(&mut self, name: &str, fact: Option<PodFact>) -> Todo {
@@ -336,19 +358,24 @@ impl Namespace {
         let seen = [old.as_ref(), self.pods.get(name)];
         let configs: BTreeSet<&ConfigRef> =
             seen.into_iter().flatten().flat_map(|fact| fact.pins.iter().map(|(config, _)| config)).collect();
-        Todo { releases: self.releases_of(configs.iter().copied()), ..Todo::default() }
+        Todo { releases: self.watched_releases_of(&configs), ..Todo::default() }
     }
 
-    pub(super) fn open_releases(&self) -> BTreeSet<String> {
-        self.releases.iter().filter(|(_, fact)| !fact.has_ended()).map(|(name, _)| name.clone()).collect()
+    pub(super) fn watched_releases(&self) -> BTreeSet<String> {
+        self.releases.iter().filter(|(_, fact)| fact.is_watched()).map(|(name, _)| name.clone()).collect()
     }
 
     /// The open releases that move one of these configs.
     pub(super) fn releases_of<'a>(&self, configs: impl Iterator<Item = &'a ConfigRef>) -> BTreeSet<String> {
-        let configs: BTreeSet<&ConfigRef> = configs.collect();
+        let watched = self.watched_releases_of(&configs.collect());
+        watched.into_iter().filter(|name| self.releases.get(name).is_some_and(|fact| !fact.has_ended())).collect()
+    }
+
+    /// Also those that ended well and are waiting for somebody to run them.
+    pub(super) fn watched_releases_of(&self, configs: &BTreeSet<&ConfigRef>) -> BTreeSet<String> {
         let moves = |fact: &ReleaseFact| fact.core.configs().any(|own| configs.contains(own));
-        let open = self.releases.iter().filter(|(_, fact)| !fact.has_ended() && moves(fact));
-        open.map(|(name, _)| name.clone()).collect()
+        let watched = self.releases.iter().filter(|(_, fact)| fact.is_watched() && moves(fact));
+        watched.map(|(name, _)| name.clone()).collect()
     }
 
     /// Where a release under way or about to start moves a config.
@@ -414,12 +441,26 @@ impl Namespace {
         rejected.filter(|fact| fact.core.configs().any(|own| own == config)).cloned().collect()
     }
 
+    pub(super) fn rejected_versions(&self, config: &ConfigRef) -> BTreeSet<String> {
+        let mut last: BTreeMap<&str, &ReleaseFact> = BTreeMap::new();
+        for fact in self.releases.values() {
+            for step in fact.core.moves.iter().filter(|step| step.config == *config) {
+                let known = last.entry(step.to.as_str()).or_insert(fact);
+                if fact.core.progress.ended_at > known.core.progress.ended_at {
+                    *known = fact;
+                }
+            }
+        }
+        let rejected = last.into_iter().filter(|(_, fact)| fact.core.progress.phase == Phase::Rejected);
+        rejected.map(|(object, _)| object.to_owned()).collect()
+    }
+
     /// The releases beyond the newest that are kept. What was superseded by an open release still says how things were before it, and
     /// what rolled somebody of late is the storm guard's memory: a config that flaps makes many releases that roll nobody, and they
     /// must not push it out.
     pub(super) fn old_releases(&self, config: &ConfigRef, policy: &Policy, now: Timestamp) -> Vec<ReleaseFact> {
         let first = |fact: &&ReleaseFact| fact.core.configs().next() == Some(config);
-        let needed: HashSet<&str> = self
+        let needed: BTreeSet<&str> = self
             .releases
             .values()
             .filter(|fact| !fact.has_ended())
@@ -482,6 +523,7 @@ impl Namespace {
             name,
             versions: versions.cloned().collect(),
             managed: self.managed.get(&first).cloned(),
+            source_uid: self.source_uid(&first),
             is_paused: replaced.is_some_and(|replaced| replaced.core.wishes.paused) && !self.goes_back(&moves),
             moves,
             how,
@@ -495,7 +537,7 @@ impl Namespace {
             let source = self.sources.get(other).filter(|_| is_read);
             source.is_some_and(|source| self.known_digest(other, source, self.managed.get(other)).is_none())
         };
-        let others: HashSet<&ConfigRef> = self.changeable(config).flat_map(|(_, fact)| &fact.references).collect();
+        let others: BTreeSet<&ConfigRef> = self.changeable(config).flat_map(|(_, fact)| &fact.references).collect();
         others.into_iter().any(|other| other != config && is_unread(other))
     }
 
@@ -535,10 +577,10 @@ impl Namespace {
     /// Whether a release shares a config or a consumer with a group.
     fn meets(&self, fact: &ReleaseFact, group: &BTreeSet<ConfigRef>) -> bool {
         let shares_config = fact.core.configs().any(|config| group.contains(config));
-        let keys = |config: &ConfigRef| -> HashSet<WorkloadKey> {
+        let keys = |config: &ConfigRef| -> BTreeSet<WorkloadKey> {
             self.changeable(config).map(|(key, _)| key.clone()).collect()
         };
-        let consumers: HashSet<WorkloadKey> = fact.core.configs().flat_map(keys).collect();
+        let consumers: BTreeSet<WorkloadKey> = fact.core.configs().flat_map(keys).collect();
         shares_config || group.iter().any(|config| self.changeable(config).any(|(key, _)| consumers.contains(key)))
     }
 
@@ -581,6 +623,9 @@ impl Namespace {
         let unreadable = fact.core.configs().find_map(|config| self.unreadable_policy(config));
         let blocked = if let Some(unreadable) = unreadable {
             Some(Block::Unreadable(unreadable.told()))
+        } else if fact.has_ended() {
+            let later = self.overlapping(fact, &members).or_else(|| self.successor(fact));
+            later.map(|other| Block::Release(other.core.name.clone()))
         } else if fact.core.progress.started_at.is_some() {
             None
         } else {
@@ -601,8 +646,10 @@ impl Namespace {
                 .collect();
             self.held_back(&members, &policy, budget, now)?.until()
         });
+        let broken_pods = pods.values().flatten().filter(|pod| !pod.unit.is_ready);
         ReleaseView {
             id: id.clone(),
+            broken_pods: broken_pods.map(|pod| (pod.unit.uid.clone(), pod.resource_version)).collect(),
             members,
             workloads: workloads.into_iter().map(|(key, fact)| (fact.id(), (key.clone(), fact.clone()))).collect(),
             blocked,
@@ -643,7 +690,7 @@ impl Namespace {
 
     /// Another release under way that moves one of its consumers, or one of its configs.
     fn overlapping(&self, fact: &ReleaseFact, members: &[Member]) -> Option<&ReleaseFact> {
-        let consumers: HashSet<&ConsumerId> = members.iter().map(|member| &member.consumer).collect();
+        let consumers: BTreeSet<&ConsumerId> = members.iter().map(|member| &member.consumer).collect();
         self.releases.values().find(|other| {
             let records = &other.core.progress.consumers;
             other.core.name != fact.core.name
@@ -651,6 +698,14 @@ impl Namespace {
                 && (records.iter().any(|record| consumers.contains(&record.consumer))
                     || other.core.configs().any(|config| fact.core.configs().any(|own| own == config)))
         })
+    }
+
+    /// A release that moved one of its configs after it.
+    fn successor(&self, fact: &ReleaseFact) -> Option<&ReleaseFact> {
+        let moves_one =
+            |other: &&ReleaseFact| other.core.configs().any(|config| fact.core.configs().any(|own| own == config));
+        let is_later = |other: &&ReleaseFact| other.core.progress.started_at > fact.core.progress.started_at;
+        self.releases.values().filter(|other| other.core.name != fact.core.name).filter(is_later).find(moves_one)
     }
 
     /// Whether a person asked for it: they chose the version, or promote it. The guard is against storms, not against people.
@@ -698,9 +753,10 @@ impl Namespace {
     ) -> Member {
         let references: BTreeSet<ConfigRef> =
             release.configs().filter(|config| fact.references.contains(config)).cloned().collect();
-        let moves = release.moves.iter().filter(|step| references.contains(&step.config));
+        let moves = || release.moves.iter().filter(|step| references.contains(&step.config));
+        let is_newcomer = moves().any(|step| self.is_younger(fact, step, now));
         let concerned =
-            moves.filter(|step| self.concerns(step, fact, policy)).map(|step| step.config.clone()).collect();
+            moves().filter(|step| self.concerns(step, fact, policy)).map(|step| step.config.clone()).collect();
         let lacks = self.lacks_key(fact);
         let unit = |pod: &&PodFact| {
             let is_new = is_new_pod(&pod.pins, &fact.pins, references.iter());
@@ -717,16 +773,27 @@ impl Namespace {
             wave: fact.wave,
             pins: fact.pins.clone(),
             template: fact.template.clone(),
+            is_newcomer,
             references,
             concerned,
             rollout: Rollout { is_midway: rollout.is_midway || has_other_code, ..rollout },
             can_gate: fact.gate.can_close && stand_in.is_none(),
             is_young: fact.owner.kind == "DaemonSet" && !all_older(&units, policy, now),
             is_gated: fact.gate.saved.is_some(),
+            is_forced: fact.gate.is_forced(),
             holds_for: fact.gate.holds_for,
             partition: fact.gate.partition,
             units,
         }
+    }
+
+    /// Whether a workload came with a new version, or after it: not long ago, and not before it.
+    fn is_younger(&self, fact: &WorkloadFact, step: &Move, now: Timestamp) -> bool {
+        let version = self.versions.get(&step.config).and_then(|versions| versions.get(&step.to));
+        let made = version.and_then(|version| version.created_at.as_ref());
+        fact.created
+            .zip(made)
+            .is_some_and(|(created, made)| created >= made.0 && storm::is_within(created, NEWCOMER, now))
     }
 
     /// What a volume of its pods waits for in vain, in one sentence: a key that the version does not have.
@@ -766,8 +833,8 @@ impl Namespace {
         !policy.only_used_keys || is_concerned(fact.used.get(&step.config), old, keys(&step.to))
     }
 
-    fn pods_by_consumer(&self) -> HashMap<&WorkloadKey, Vec<&PodFact>> {
-        let mut found: HashMap<&WorkloadKey, Vec<&PodFact>> = HashMap::new();
+    fn pods_by_consumer(&self) -> BTreeMap<&WorkloadKey, Vec<&PodFact>> {
+        let mut found: BTreeMap<&WorkloadKey, Vec<&PodFact>> = BTreeMap::new();
         for pod in self.pods.values() {
             if let Some(key) = pod.made_by.as_deref().and_then(|uid| self.consumer_behind(uid)) {
                 found.entry(key).or_default().push(pod);

@@ -87,7 +87,7 @@ impl Cluster {
             current.iter().map(|(config, version)| (format!("configmap/{config}"), (*version).to_owned())).collect();
         let mut table = PinTable::new(names::PIN_TABLE, PinTableSpec { current: map, ..PinTableSpec::default() });
         table.metadata = self.meta(names::PIN_TABLE, &[], &[]);
-        self.index.apply(Watched::PinTable, &key(names::PIN_TABLE), Fact::Table(TableFact::read(&table)))
+        self.index.apply(Watched::PinTable, &key(names::PIN_TABLE), Fact::Table(Arc::new(TableFact::read(&table))))
     }
 }
 

@@ -64,7 +64,7 @@ impl Namespace {
     fn all_that_is_ours(&self) -> Todo {
         let known = self.sources.keys().chain(self.managed.keys());
         let configs: BTreeSet<ConfigRef> = known.filter(|config| self.is_ours(config)).cloned().collect();
-        Todo { retention: configs.clone(), configs, releases: self.open_releases(), ..Todo::default() }
+        Todo { retention: configs.clone(), configs, releases: self.watched_releases(), ..Todo::default() }
     }
 
     /// What cannot be read and concerns this config.

@@ -72,6 +72,57 @@ async fn a_bad_canary_whose_release_was_deleted_is_put_back() {
     .await;
 }
 
+/// Also right after the adoption, when no ReplicaSet owns the version yet.
+#[tokio::test]
+async fn whoever_deletes_a_versioned_config_loses_nothing() {
+    scenario("forgotten", |stage| async move {
+        let asleep = deployment("web", 0, "");
+        stage.set_policy("default", &impatient()).await?;
+        stage.apply(&config("blue", "healthy")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        let versions = async || -> Result<Vec<String>> {
+            let found = stage.versions("configmap/app").await?;
+            Ok(found.iter().map(|version| format!("{version:?}")).collect())
+        };
+        let before = versions().await?;
+        delete(&stage, "versionedconfig/configmap-app").await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        ensure!(versions().await? == before, "{:?} instead of {before:?}", versions().await?);
+        // What is held, and what a person chose, is remembered, too.
+        stage.apply(&asleep).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        let choose = r#"{"spec": {"current": {"version": "1.0.0"}}}"#;
+        steer(&stage, "versionedconfig/configmap-app", choose).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        delete(&stage, "versionedconfig/configmap-app").await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        let found = stage.read("versionedconfig/configmap-app").await?;
+        ensure!(found["spec"]["current"]["version"] == "1.0.0", "{}", found["spec"]);
+        ensure!(versions().await?.len() == 2, "{:?}", versions().await?);
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_manifest_that_opens_a_canarys_gate_is_told() {
+    scenario("forced", |stage| async move {
+        careful(&stage).await?;
+        steer(&stage, "deployment/web", r#"{"spec": {"minReadySeconds": 0}}"#).await?;
+        eventually("the reason to tell", SHORT, async || {
+            let (phase, reason) = standing(&stage, FIRST).await?;
+            let is_told = reason.contains("Deployment web does not stop after its first pods") || phase == "Succeeded";
+            ensure!(is_told, "{reason}");
+            Ok(())
+        })
+        .await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        expect(&stage, "app=web", &["green"; 3]).await
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn an_edit_of_what_is_paused_is_paused_too() {
     scenario("paused-edit", |stage| async move {

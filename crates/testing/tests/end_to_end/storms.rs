@@ -83,19 +83,22 @@ async fn a_bad_version_is_put_back_also_while_its_successor_waits_for_the_storm_
         let change = async |color: &str, behavior: &str| {
             patch_config(&stage, "web-env", &json!({"data": {"COLOR": color, "BEHAVIOR": behavior}})).await
         };
-        change("green", "healthy").await?;
-        expect_phase(&ended(&stage, "configmap-web-env-1").await?, "Succeeded")?;
-        // This one waits for 10 s, and the next one for 20 s after that.
+        // Each waits twice as long as the one before: after the second there are 20 s, and 40 s after the third, in which also a busy machine
+        // finds out that it is bad.
+        for (color, release) in [("green", "configmap-web-env-1"), ("white", "configmap-web-env-2")] {
+            change(color, "healthy").await?;
+            expect_phase(&ended(&stage, release).await?, "Succeeded")?;
+        }
         change("red", BAD).await?;
         eventually("the bad version to be pinned", SHORT, async || {
-            ensure!(rollouts(&stage, "web").await? == 3, "it is not rolled yet");
+            ensure!(rollouts(&stage, "web").await? == 4, "it is not rolled yet");
             Ok(())
         })
         .await?;
         change("yellow", "healthy").await?;
-        expect_phase(&ended(&stage, "configmap-web-env-2").await?, "RolledBack")?;
-        expect_color(&stage, "app=web", 1, "green").await?;
-        expect_phase(&ended(&stage, "configmap-web-env-3").await?, "Succeeded")?;
+        expect_phase(&ended(&stage, "configmap-web-env-3").await?, "RolledBack")?;
+        expect_color(&stage, "app=web", 1, "white").await?;
+        expect_phase(&ended(&stage, "configmap-web-env-4").await?, "Succeeded")?;
         expect_color(&stage, "app=web", 1, "yellow").await
     })
     .await;
@@ -110,6 +113,7 @@ const PARALLEL_EDITS: usize = 16;
 async fn a_thousand_edits_that_change_no_content_release_nothing() {
     scenario("no-ops", |stage| async move {
         stage.apply(&(versioned_colors("blue") + &web_deployment(1))).await?;
+        stage.released("configmap/web-env", "1.0.0").await?;
         expect_color(&stage, "app=web", 1, "blue").await?;
         let before = state(&stage).await?;
         stream::iter(0..EDITS)

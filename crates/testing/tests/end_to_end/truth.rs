@@ -132,15 +132,89 @@ async fn who_cannot_be_judged_is_named_also_by_the_exit_code() {
     scenario("unjudged", |stage| async move {
         set_up(&stage, &(deployment("web", 1, "") + &deployment("asleep", 0, ""))).await?;
         stage.apply(&config("green", "healthy")).await?;
-        let watch = tokio::process::Command::new(command_line().await?)
-            .args(["watch", "app", "--namespace", &stage.namespace])
+        watch(&stage, 5, "Deployment asleep: it is scaled to zero").await?;
+        expect_condition(&stage, FIRST, "Succeeded", "True").await?;
+        expect_condition(&stage, FIRST, "Judged", "False").await?;
+        // Whoever asks later hears the same.
+        watch(&stage, 5, "Deployment asleep: it is scaled to zero").await
+    })
+    .await;
+}
+
+/// `lockstep watch app` ends with this code, and says this.
+async fn watch(stage: &Scenario, code: i32, words: &str) -> Result<()> {
+    let watch = tokio::process::Command::new(command_line().await?)
+        .args(["watch", "app", "--namespace", &stage.namespace])
+        .output()
+        .await?;
+    let said = String::from_utf8_lossy(&watch.stdout).into_owned();
+    ensure!(watch.status.code() == Some(code), "it ended with {}: {said}", watch.status);
+    ensure!(said.contains(words), "{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn whoever_runs_it_only_after_the_release_is_judged_then() {
+    scenario("later", |stage| async move {
+        let broken = deployment("broken", 0, "").replace(testapp_image().as_str(), "lockstep.dev/nothing:never");
+        set_up(&stage, &(deployment("web", 1, "") + &deployment("asleep", 0, "") + &broken)).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        let says = async |words: &str| {
+            eventually(words, LONG, async || {
+                let (_, reason) = standing(&stage, FIRST).await?;
+                ensure!(reason.contains(words), "{reason}");
+                Ok(())
+            })
+            .await
+        };
+        says("1 of 3 consumers run it and are well").await?;
+        stage.kubectl(&["scale", "deployment/asleep", "--replicas=1"]).await?;
+        says("2 of 3 consumers run it and are well").await?;
+        expect(&stage, "app=asleep", &["green"]).await?;
+        stage.kubectl(&["scale", "deployment/broken", "--replicas=1"]).await?;
+        says("Deployment broken: it ran it only after the release, and is bad").await?;
+        let events = stage.kubectl(&["events", "--for", "configmap/app"]).await?;
+        ensure!(events.contains("JudgedLater"), "{events}");
+        watch(&stage, 5, "Deployment broken: it ran it only after the release").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_new_workload_that_does_not_run_takes_nobody_back() {
+    scenario("newcomer", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.set_policy("default", &until_promoted()).await?;
+        let new = deployment("new", 1, "").replace(testapp_image().as_str(), "lockstep.dev/nothing:never");
+        stage.apply(&(config("green", "healthy") + &new)).await?;
+        appears(&stage, FIRST).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        promote(&stage, FIRST).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        ensure!(reason.contains("Deployment new: it is new, and not well"), "{reason}");
+        expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_policy_leaves_to_a_person_goes_back_when_they_say_so() {
+    scenario("by-hand", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.set_policy("default", &ReleasePolicySpec { automatic_rollback: Some(false), ..impatient() }).await?;
+        stage.apply(&config("red", "crash")).await?;
+        ended(&stage, FIRST, "Failed").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        ensure!(reason.contains("`lockstep abort configmap/app` puts the old version back"), "{reason}");
+        let said = tokio::process::Command::new(command_line().await?)
+            .args(["abort", "app", "--namespace", &stage.namespace])
             .output()
             .await?;
-        let said = String::from_utf8_lossy(&watch.stdout).into_owned();
-        ensure!(watch.status.code() == Some(5), "it ended with {}: {said}", watch.status);
-        ensure!(said.contains("Deployment asleep: it is scaled to zero"), "{said}");
-        expect_condition(&stage, FIRST, "Succeeded", "True").await?;
-        expect_condition(&stage, FIRST, "Judged", "False").await
+        ensure!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        ended(&stage, FIRST, "Aborted").await?;
+        expect(&stage, "app=web", &["blue"]).await
     })
     .await;
 }

@@ -299,6 +299,30 @@ async fn what_breaks_a_rule_is_not_released_by_any_detour() {
         let follow = r#"{"spec": {"current": null}}"#;
         stage.kubectl(&["patch", "versionedconfig", "configmap-app", "--type=merge", "--patch", follow]).await?;
         ended(&stage, FIRST, "Rejected").await?;
+        // Or chooses what was rejected.
+        stage.apply(&config("green", "healthy")).await?;
+        stage.released("configmap/app", "r3").await?;
+        let choose = r#"{"spec": {"current": {"version": "r2"}}}"#;
+        stage.kubectl(&["patch", "versionedconfig", "configmap-app", "--type=merge", "--patch", choose]).await?;
+        eventually("the choice to be refused", SHORT, async || {
+            let conditions = status(&stage).await?["conditions"].to_string();
+            ensure!(
+                conditions.contains("r2, which spec.current") && conditions.contains("was rejected"),
+                "{conditions}"
+            );
+            Ok(())
+        })
+        .await?;
+        stage.kubectl(&["patch", "versionedconfig", "configmap-app", "--type=merge", "--patch", follow]).await?;
+        stage.apply(&config("blue", "healthy")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        stage.apply(&config("red", "healthy")).await?;
+        eventually("it to be held again", SHORT, async || {
+            let held = status(&stage).await?["held"]["version"].to_string();
+            ensure!(held.contains("r2"), "{held}");
+            Ok(())
+        })
+        .await?;
         // Or loses what Lockstep remembers of it; what pods run is held by what makes them.
         let (blue, _) = version_of("blue");
         eventually("the first version to be held by the ReplicaSet", SHORT, async || {
@@ -316,6 +340,22 @@ async fn what_breaks_a_rule_is_not_released_by_any_detour() {
         })
         .await?;
         expect(&stage, "app=web", &["blue"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_policy_whose_rules_cannot_be_used_is_told_when_it_is_written() {
+    scenario("bad-policy", |stage| async move {
+        let rule = RuleSpec { expression: "data['COLOR'] !=".into(), message: None };
+        let validation = Some(ValidationSpec { rules: vec![rule], ..ValidationSpec::default() });
+        stage.set_policy("default", &ReleasePolicySpec { validation, ..impatient() }).await?;
+        eventually("an Event about the policy", SHORT, async || {
+            let events = stage.kubectl(&["events", "--for", "releasepolicy/default"]).await?;
+            ensure!(events.contains("InvalidPolicy") && events.contains("data['COLOR'] !="), "{events}");
+            Ok(())
+        })
+        .await
     })
     .await;
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use super::hog::Hog;
 use super::pool::{self, Test};
 use super::{Choice, report, title};
 use crate::cargo::{self, Profile, cargo};
@@ -46,7 +47,9 @@ pub(super) fn run(home: &Home, choice: &Choice) -> Result<()> {
         env.env("LOCKSTEP_COMMAND", &command_line);
         env
     };
+    let hog = Hog::start(choice.busy);
     let outcome = repeat(&tests, choice.repeat, environment);
+    drop(hog);
     outcome.and(stage.leave(home))
 }
 
@@ -133,7 +136,7 @@ mod tests {
     use super::*;
 
     fn choice(file: &str) -> Choice {
-        Choice { file: vec![file.to_owned()], filter: None, repeat: 1 }
+        Choice { file: vec![file.to_owned()], filter: None, repeat: 1, busy: 0 }
     }
 
     #[test]

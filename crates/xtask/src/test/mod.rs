@@ -1,6 +1,7 @@
 //! The test layers: formatting and lints, unit and golden tests, end-to-end tests on a real cluster.
 
 mod end_to_end;
+mod hog;
 mod pool;
 mod report;
 
@@ -24,6 +25,9 @@ pub(crate) struct Choice {
     /// Run the end-to-end tests so often, to find what is flaky
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
+    /// Keep so many cores busy beside the end-to-end tests
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
+    busy: u32,
 }
 
 impl Choice {

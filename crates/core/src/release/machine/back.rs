@@ -12,6 +12,7 @@ impl Machine<'_> {
         let Failure { reason, joined } = failure;
         let policy = self.observed.policy;
         if let Some(consumer) = joined.filter(|_| policy.joining.on_failure == JoinedFailure::Hold) {
+            let config = self.release().configs().next().map(ToString::to_string).unwrap_or_default();
             let (name, kind) = (&consumer.name, consumer.kind.to_lowercase());
             let (undo, history) = match consumer.kind.as_str() {
                 ROLLOUT => {
@@ -19,15 +20,25 @@ impl Machine<'_> {
                 }
                 _ => (format!("kubectl rollout undo {kind}/{name}"), format!("kubectl rollout history {kind}/{name}")),
             };
-            let reason = format!(
-                "{reason}. It changed its code, too, so it is left to you: `{undo}` goes back one step, `{history}` shows them"
-            );
+            let is_new = |record: &Record| record.consumer == consumer && record.is_newcomer;
+            let reason = if self.progress.consumers.iter().any(is_new) {
+                format!(
+                    "{reason}. It is new, so it is left to you: mend it, or `lockstep abort {config}` puts the old config back"
+                )
+            } else {
+                format!(
+                    "{reason}. It changed its code, too, so it is left to you: `{undo}` goes back one step, `{history}` shows them; `lockstep abort {config}` puts back the config alone"
+                )
+            };
             self.give_up(reason, Phase::Failed);
         } else if policy.automatic_rollback {
             self.give_up(reason, Phase::RolledBack);
         } else {
             self.actions.push(Action::Hold { reason: reason.clone() });
-            let told = "The policy leaves the rollback to a person: change the config back, or `kubectl rollout undo` its workloads";
+            let config = self.release().configs().next().map(ToString::to_string).unwrap_or_default();
+            let told = format!(
+                "The policy leaves the rollback to a person: `lockstep abort {config}` puts the old version back"
+            );
             self.enter(Phase::Failed, format!("{reason}. {told}"));
         }
     }
@@ -37,6 +48,15 @@ impl Machine<'_> {
         self.actions = vec![Action::Hold { reason: reason.clone() }];
         self.progress.ends_as = Some(ends_as);
         self.enter(Phase::RollingBack, reason);
+    }
+
+    /// It failed and was left to a person, who wants the old version back: for as long as nothing else has happened since.
+    pub(super) fn take_back(mut self) -> Step {
+        if self.observed.blocked.is_none() && self.observed.can_judge {
+            self.progress.ended_at = None;
+            self.give_up("taken back by a person, after it had failed".to_owned(), Phase::Aborted);
+        }
+        self.finish()
     }
 
     pub(super) fn put_back(mut self) -> Step {
@@ -93,6 +113,8 @@ impl Machine<'_> {
         let is_aborted = self.progress.ends_as == Some(Phase::Aborted);
         let is_theirs =
             record.has_joined && self.observed.policy.joining.on_failure == JoinedFailure::Hold && !is_aborted;
+        // What it does not use any more is nobody's to pin.
+        record.configs.retain(|config| member.references.contains(config));
         let target = self.release().target(&member.pins, record);
         match record.state {
             // It was never moved: how it does is its own matter.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Machine, RECHECK, after, listed};
+use super::{Machine, RECHECK, after, later, listed};
 use crate::release::{Action, Phase, Record, Stage, State};
 
 /// So many times the bake, at most.
@@ -20,7 +20,7 @@ impl Machine<'_> {
         let until = self.baked_at(bake);
         if self.now < until {
             self.wake_at(until);
-            self.progress.reason = format!("all new pods are ready and are watched until {until:.0}");
+            self.progress.reason = format!("all new pods are ready and are watched until {until:.0}{}", self.forced());
             return;
         }
         if self.is_unsettled && !self.has_waited_for_room(until) {
@@ -73,12 +73,20 @@ impl Machine<'_> {
             self.actions = vec![Action::Hold { reason: reason.clone() }];
             return self.enter(Phase::Failed, reason);
         }
-        let reason = self.who_runs_it();
         self.actions.push(Action::Succeed);
+        self.end_well();
+    }
+
+    /// It has succeeded, and says with whom.
+    pub(super) fn end_well(&mut self) {
+        self.look_who_is_judged();
+        let is_awaited = self.progress.consumers.iter().any(later::is_awaited);
+        self.progress.watched_until = is_awaited.then(|| after(self.now, later::WATCHED));
+        let reason = self.who_runs_it();
         self.enter(Phase::Succeeded, reason);
     }
 
-    pub(super) fn look_who_is_judged(&mut self) {
+    fn look_who_is_judged(&mut self) {
         let mut records = std::mem::take(&mut self.progress.consumers);
         for record in &mut records {
             record.unjudged = self.unjudged(record);

@@ -12,9 +12,7 @@ use crate::release::{Action, Block, Counts, Gate, Member, Observed, Phase, Recor
 impl Machine<'_> {
     pub(super) fn go_on(mut self) -> Step {
         if self.observed.has_succeeded {
-            self.look_who_is_judged();
-            let reason = self.who_runs_it();
-            self.enter(Phase::Succeeded, reason);
+            self.end_well();
             return self.finish();
         }
         let newer = self.observed.superseded_by;
@@ -75,6 +73,7 @@ impl Machine<'_> {
 
     /// Brings every record up to date. The first failure stops it.
     fn look_at_consumers(&mut self) -> Option<Failure> {
+        self.has_veterans = self.progress.consumers.iter().any(|record| self.is_veteran(record));
         let mut records = std::mem::take(&mut self.progress.consumers);
         let mut failure = None;
         for record in &mut records {
@@ -90,6 +89,8 @@ impl Machine<'_> {
             record.state = State::Gone;
             return None;
         };
+        // What it does not use any more is nobody's to pin.
+        record.configs.retain(|config| member.references.contains(config));
         let is_pinned = self.release().target(&member.pins, record) == member.pins;
         // Recreated: it starts from nothing, like one that has not been seen before.
         if record.state == State::Gone {
@@ -236,8 +237,26 @@ impl Machine<'_> {
                 self.overdue(record)?
             }
         };
+        if self.is_spared(record) {
+            record.unjudged = Some(format!("it is new, and not well: {why}"));
+            record.state = State::StillBroken;
+            return None;
+        }
         let joined = record.has_joined.then(|| record.consumer.clone());
         Some(Failure { reason: format!("{}: {why}", record.consumer), joined })
+    }
+
+    /// Whether it ran another version before, and has pods that can show how the new one does.
+    fn is_veteran(&self, record: &Record) -> bool {
+        let can_show = matches!(record.state, State::Waiting | State::Pinning | State::Rolling | State::Ready);
+        let has_pods = self.member(&record.consumer).is_some_and(|member| member.rollout.idle.is_none());
+        !record.is_newcomer && can_show && has_pods
+    }
+
+    /// A workload that came with the new version never ran another: that it does not run says nothing about the change, as long as others
+    /// can.
+    fn is_spared(&self, record: &Record) -> bool {
+        record.is_newcomer && self.has_veterans
     }
 
     fn overdue(&mut self, record: &Record) -> Option<String> {
@@ -271,7 +290,8 @@ impl Machine<'_> {
             let reason = "not all pods that were ready became ready again".to_owned();
             return Some(Failure { reason, joined: None });
         }
-        self.progress.consumers.iter().find_map(|record| {
+        let blamed = self.progress.consumers.iter().filter(|record| !self.is_spared(record));
+        blamed.into_iter().find_map(|record| {
             let ready_at = record.ready_at.filter(|_| matches!(record.state, State::Rolling | State::Ready))?;
             let units = &self.member(&record.consumer)?.units;
             let why = health::relapse(units, record.before, ready_at, policy, self.now)?;
@@ -318,7 +338,23 @@ impl Machine<'_> {
         let done = total - self.progress.consumers.iter().filter(|record| is_open(record)).count();
         let batch = self.progress.stage == Stage::FirstBatch && self.observed.policy.canary.is_some();
         let what = if batch { "the first batch of its pods" } else { "its pods" };
-        format!("{done} of {total} consumers are done; {} rolls {what}", open[0].consumer)
+        format!("{done} of {total} consumers are done; {} rolls {what}{}", open[0].consumer, self.forced())
+    }
+
+    /// Who does not stop after the first batch, because somebody took back the fields that would stop it.
+    pub(super) fn forced(&self) -> String {
+        let is_forced = |record: &&Record| {
+            let member = self.member(&record.consumer);
+            let member = member.filter(|member| member.is_forced && is_moved(record));
+            member.is_some_and(|member| self.batch(record, member).is_some())
+        };
+        let forced = self.progress.consumers.iter().find(is_forced);
+        forced.map_or_else(String::new, |record| {
+            format!(
+                "; {} does not stop after its first pods: somebody wrote over the fields that hold it",
+                record.consumer
+            )
+        })
     }
 
     fn due_for_pins(&self) -> Vec<usize> {

@@ -3,9 +3,10 @@
 mod back;
 mod ends;
 mod forward;
+mod later;
 mod start;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -32,8 +33,11 @@ pub fn step(observed: &Observed<'_>, now: Timestamp) -> Step {
         wake: None,
         is_unsettled: false,
         awaited: None,
+        has_veterans: false,
     };
     match observed.release.progress.phase {
+        Phase::Succeeded => machine.watch_later(),
+        Phase::Failed if observed.release.is_to_be_taken_back() => machine.take_back(),
         phase if phase.has_ended() => machine.finish(),
         Phase::RollingBack => machine.put_back(),
         Phase::Pending => machine.wait_to_start(),
@@ -45,7 +49,7 @@ pub fn step(observed: &Observed<'_>, now: Timestamp) -> Step {
 struct Machine<'a> {
     observed: &'a Observed<'a>,
     now: Timestamp,
-    members: HashMap<&'a ConsumerId, &'a Member>,
+    members: BTreeMap<&'a ConsumerId, &'a Member>,
     progress: Progress,
     actions: Vec<Action>,
     wake: Option<Timestamp>,
@@ -53,6 +57,8 @@ struct Machine<'a> {
     is_unsettled: bool,
     /// What a consumer waits for, in a sentence.
     awaited: Option<String>,
+    /// Whether somebody ran another version before: only they can show whether the change is good.
+    has_veterans: bool,
 }
 
 /// Why a release cannot go on.
@@ -88,7 +94,7 @@ impl<'a> Machine<'a> {
 
     /// Consumers may come while a release is under way; new ones get what the table offers.
     fn take_in_members(&mut self) {
-        let known: HashSet<&ConsumerId> = self.progress.consumers.iter().map(|record| &record.consumer).collect();
+        let known: BTreeSet<&ConsumerId> = self.progress.consumers.iter().map(|record| &record.consumer).collect();
         let unknown = self.observed.members.iter().filter(|member| !known.contains(&member.consumer));
         let records: Vec<Record> = unknown.filter_map(|member| self.new_record(member)).collect();
         self.progress.consumers.extend(records);
@@ -126,6 +132,7 @@ impl<'a> Machine<'a> {
             template_before,
             before,
             has_joined: had_joined,
+            is_newcomer: inherited.is_none() && is_there && member.is_newcomer,
             state: State::Waiting,
             batch: None,
             progressed_at: Some(self.now),

@@ -13,9 +13,7 @@ impl Machine<'_> {
         } else if self.observed.has_succeeded {
             // It started and ended in one step, and could not record that.
             self.take_in_members();
-            self.look_who_is_judged();
-            let reason = self.who_runs_it();
-            self.enter(Phase::Succeeded, reason);
+            self.end_well();
         } else if self.release().wishes.abort {
             let reason = "aborted by a person before it started".to_owned();
             self.actions.push(Action::Hold { reason: reason.clone() });

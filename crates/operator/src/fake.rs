@@ -18,6 +18,8 @@ struct Inner {
     objects: BTreeMap<String, Value>,
     writes: Vec<String>,
     last_version: u64,
+    /// The beginning of the paths whose writes it refuses.
+    refuses: Option<String>,
 }
 
 impl Fake {
@@ -40,6 +42,11 @@ impl Fake {
 
     pub fn delete(&self, path: &str) {
         self.0.lock().unwrap().objects.remove(path);
+    }
+
+    /// From now on it answers writes below this path with an error.
+    pub fn refuse(&self, path: Option<&str>) {
+        self.0.lock().unwrap().refuses = path.map(str::to_owned);
     }
 
     /// The paths that were written since it was last asked.
@@ -66,12 +73,18 @@ impl Inner {
     fn handle(&mut self, method: &Method, path: &str, body: Value) -> Result<Value, (u16, &'static str)> {
         let name = body["metadata"]["name"].as_str().unwrap_or_default();
         let path = if *method == Method::POST { format!("{path}/{name}") } else { path.to_owned() };
+        let path = path.strip_suffix("/status").map_or(path.clone(), str::to_owned);
+        if *method != Method::GET && self.refuses.as_ref().is_some_and(|refused| path.starts_with(refused)) {
+            return Err((500, "InternalError"));
+        }
         let found = self.objects.get(&path).cloned();
         let object = match (method, found) {
             (&Method::GET, Some(object)) => return Ok(object),
             (&Method::POST, None) => {
                 let mut object = body;
                 object["metadata"]["uid"] = json!(format!("uid-{}", self.last_version + 1));
+                let namespace = path.split_once("/namespaces/").and_then(|(_, rest)| rest.split('/').next());
+                object["metadata"]["namespace"] = json!(namespace);
                 object
             }
             (&Method::POST, Some(_)) => return Err((409, "AlreadyExists")),
@@ -82,7 +95,22 @@ impl Inner {
                 }
                 body
             }
+            (&Method::DELETE, Some(old)) => {
+                let wanted = &body["preconditions"];
+                for field in ["uid", "resourceVersion"] {
+                    if !wanted[field].is_null() && wanted[field] != old["metadata"][field] {
+                        return Err((409, "Conflict"));
+                    }
+                }
+                self.writes.push(path.clone());
+                self.objects.remove(&path);
+                return Ok(old);
+            }
             (_, Some(mut object)) => {
+                let wanted = &body["metadata"]["resourceVersion"];
+                if !wanted.is_null() && *wanted != object["metadata"]["resourceVersion"] {
+                    return Err((409, "Conflict"));
+                }
                 json_patch::merge(&mut object, &body);
                 object
             }

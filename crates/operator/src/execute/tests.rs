@@ -1,0 +1,238 @@
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use lockstep_api::{ReleaseSpec, VersionedConfig};
+use lockstep_core::policy::Policy;
+use lockstep_core::{ConfigKind, ConfigRef, VersionName};
+
+use super::*;
+use crate::environment::{Clock, Process, Randomness, Workshop};
+use crate::events::Reporter;
+use crate::facts::ConfigFact;
+use crate::fake::Fake;
+use crate::index::{ConfigId, ConfigView, Index};
+use crate::leader::Term;
+
+const SOURCE: &str = "/api/v1/namespaces/shop/configmaps/app";
+const MANAGED: &str = "/apis/lockstep.dev/v1alpha1/namespaces/shop/versionedconfigs/configmap-app";
+const TABLE: &str = "/apis/lockstep.dev/v1alpha1/namespaces/shop/pintables/lockstep";
+const RELEASES: &str = "/apis/lockstep.dev/v1alpha1/namespaces/shop/releases";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/lockstep-system/leases/lockstep";
+
+/// A cluster with one config, and a replica that leads.
+struct Stage {
+    fake: Fake,
+    executor: Executor,
+    index: Index,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let fake = Fake::default();
+        fake.put(LEASE, json!({"metadata": {"name": "lockstep"}, "spec": {"holderIdentity": "me"}}));
+        let executor = executor(&fake);
+        let mut stage = Self { fake, executor, index: Index::new(Policy::default()) };
+        stage.change("green");
+        stage
+    }
+
+    /// Somebody changes the config.
+    fn change(&mut self, color: &str) {
+        let labels = json!({names::VERSIONED: names::ON});
+        let metadata = json!({"name": "app", "namespace": "shop", "uid": "app", "labels": labels});
+        self.fake.put(SOURCE, json!({"metadata": metadata, "data": {"color": color}}));
+        let source: ConfigMap = serde_json::from_value(self.fake.get(SOURCE).unwrap()).unwrap();
+        let fact = ConfigFact::read(ConfigKind::ConfigMap, &source.metadata).map(Fact::Config);
+        let key = facts::key(&source.metadata);
+        self.take_in([Written { watched: Watched::Config(ConfigKind::ConfigMap), key, fact }]);
+    }
+
+    fn take_in(&mut self, written: impl IntoIterator<Item = Written>) {
+        for Written { watched, key, fact } in written {
+            match fact {
+                Some(fact) => drop(self.index.apply(watched, &key, fact)),
+                None => drop(self.index.remove(watched, &key)),
+            }
+        }
+    }
+
+    fn view(&mut self) -> ConfigView {
+        self.index.config(&id()).unwrap()
+    }
+
+    async fn look(&mut self) -> ConfigOutcome {
+        let view = self.view();
+        let mut outcome = self.executor.config(view).await.unwrap();
+        self.take_in(std::mem::take(&mut outcome.written));
+        outcome
+    }
+
+    fn managed(&self) -> ManagedFact {
+        ManagedFact::read(serde_json::from_value::<VersionedConfig>(self.fake.get(MANAGED).unwrap()).unwrap())
+    }
+
+    fn names(&self) -> Vec<(String, String)> {
+        let status = self.managed().object.status.unwrap_or_default();
+        status.names.into_iter().map(|given| (given.version, given.object)).collect()
+    }
+}
+
+fn executor(fake: &Fake) -> Executor {
+    let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+    let reporter = Reporter { controller: "lockstep".into(), instance: "me".into() };
+    Executor {
+        client: fake.client(),
+        events: Events::new(fake.client(), clock.clone(), reporter),
+        tables: Tables::new(fake.client(), Some(Term::for_test(fake, &clock))),
+        environment: Environment {
+            clock,
+            random: Randomness::seeded(1),
+            process: Process::system(),
+            workshop: Workshop::inline(),
+        },
+        digest_key: DigestKey(vec![7; 32]),
+        kinds: crate::kinds::built_in(),
+        may_delete_pods: true,
+    }
+}
+
+fn id() -> ConfigId {
+    ConfigId { namespace: "shop".into(), config: ConfigRef::new(ConfigKind::ConfigMap, "app") }
+}
+
+fn is_conflict<T>(result: &Result<T, ExecuteError>) -> bool {
+    result.as_ref().is_err_and(ExecuteError::is_conflict)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_has_its_name_in_our_account_before_it_exists_and_is_there_before_the_table_names_it() {
+    let mut stage = Stage::new();
+    let outcome = stage.look().await;
+    let version = format!("/api/v1/namespaces/shop/configmaps/{}", outcome.created.unwrap().object);
+    assert_eq!(stage.fake.writes(), [MANAGED, MANAGED, &version, TABLE, MANAGED]);
+    assert_eq!(stage.look().await.created, None);
+    assert!(stage.fake.writes().is_empty(), "on its own outcome it does nothing");
+    stage.change("blue");
+    let created = stage.look().await.created.unwrap();
+    let names: Vec<String> = stage.names().into_iter().map(|(name, _)| name).collect();
+    assert_eq!((created.name.to_string().as_str(), names), ("r2", vec!["r2".to_owned(), "1.0.0".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_led_before_and_is_late_gets_no_name_for_its_version() {
+    let mut stage = Stage::new();
+    stage.look().await;
+    let (mut late, mut outcome) = (stage.managed(), ConfigOutcome::default());
+    stage.change("blue");
+    let taken = stage.look().await.created.unwrap();
+    let version = Version { object: "app-late".into(), ..taken.clone() };
+    let reserved = stage.executor.reserve(&mut late, &version, &mut outcome).await;
+    assert!(is_conflict(&reserved));
+    assert!(stage.names().contains(&(taken.name.to_string(), taken.object)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_was_put_down_is_found_again_by_who_takes_over() {
+    let mut stage = Stage::new();
+    stage.look().await;
+    let (mut managed, mut outcome) = (stage.managed(), ConfigOutcome::default());
+    let late = Version {
+        object: "app-late".into(),
+        name: VersionName::numbered(2),
+        number: 2,
+        digest: "d".repeat(64),
+        changed_by: None,
+        reason: None,
+    };
+    stage.executor.reserve(&mut managed, &late, &mut outcome).await.unwrap();
+    // The one that put it down sleeps; the other one sees it in the account.
+    stage.take_in(outcome.written);
+    stage.change("blue");
+    assert_eq!(stage.look().await.created.unwrap().name, VersionName::numbered(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_name_of_what_could_not_be_made_is_free_again() {
+    let mut stage = Stage::new();
+    stage.look().await;
+    let before = stage.names();
+    stage.change("blue");
+    stage.fake.refuse(Some("/api/v1/namespaces/shop/configmaps"));
+    assert!(stage.look().await.is_refused);
+    assert_eq!(stage.names(), before);
+    stage.fake.refuse(None);
+    assert_eq!(stage.look().await.created.unwrap().name, VersionName::numbered(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_note_on_what_is_another_by_now_is_refused() {
+    let mut stage = Stage::new();
+    stage.look().await;
+    let late = stage.managed();
+    stage.executor.note(&late, json!({"releasing": "r2"})).await.unwrap();
+    let noted = stage.executor.note(&late, json!({"releasing": "r3"})).await;
+    assert!(is_conflict(&noted));
+    assert_eq!(stage.managed().object.status.unwrap().releasing.as_deref(), Some("r2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_that_somebody_else_has_adopted_is_not_adopted_again() {
+    let mut stage = Stage::new();
+    let late = stage.view();
+    stage.look().await;
+    let account = stage.fake.get(MANAGED);
+    assert!(is_conflict(&stage.executor.config(late).await));
+    assert_eq!(stage.fake.get(MANAGED), account);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_is_forgotten_only_as_it_was() {
+    let mut stage = Stage::new();
+    stage.look().await;
+    let late = stage.managed();
+    stage.executor.note(&late, json!({"releasing": "r2"})).await.unwrap();
+    let api: Api<VersionedConfig> = Api::namespaced(stage.fake.client(), "shop");
+    let params = crate::guards::delete_as_it_was(late.uid(), late.resource_version);
+    assert!(is_conflict(&api.delete("configmap-app", &params).await.doing(String::new)));
+    let now = stage.managed();
+    let params = crate::guards::delete_as_it_was(now.uid(), now.resource_version);
+    api.delete("configmap-app", &params).await.unwrap();
+    assert_eq!(stage.fake.get(MANAGED), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_of_the_same_name_counts_only_if_it_is_the_same() {
+    let mut stage = Stage::new();
+    stage.look().await;
+    let (managed, api) = (stage.managed(), Api::namespaced(stage.fake.client(), "shop"));
+    let spec = |to: &str| {
+        let source = managed.object.spec.source.clone();
+        let (from_version, to_version) = ("1.0.0".into(), "r2".into());
+        let step = lockstep_api::Move { source, from: "app-1".into(), to: to.into(), from_version, to_version };
+        ReleaseSpec { moves: vec![step], ..ReleaseSpec::default() }
+    };
+    let create = async |to: &str| {
+        stage.executor.create_release(&api, "app-1", spec(to), &managed, None).await.doing(String::new)
+    };
+    let made = create("app-2").await.unwrap();
+    assert_eq!(create("app-2").await.unwrap().metadata.uid, made.metadata.uid, "we may have died right after");
+    assert!(is_conflict(&create("app-3").await));
+    assert_eq!(stage.fake.get(&format!("{RELEASES}/app-1")).unwrap()["spec"]["moves"][0]["to"], "app-2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_something_became_of_is_not_deleted() {
+    let stage = Stage::new();
+    let path = "/api/v1/namespaces/shop/pods/db-0";
+    stage.fake.put(path, json!({"metadata": {"name": "db-0", "namespace": "shop", "uid": "u1"}}));
+    let at = |fake: &Fake| {
+        let meta: ObjectMeta = serde_json::from_value(fake.get(path).unwrap()["metadata"].take()).unwrap();
+        facts::resource_version(&meta)
+    };
+    let seen = at(&stage.fake);
+    stage.fake.put(path, stage.fake.get(path).unwrap());
+    stage.executor.delete_pod("shop", "db-0", "u1", seen).await.unwrap();
+    assert!(stage.fake.get(path).is_some());
+    stage.executor.delete_pod("shop", "db-0", "u1", at(&stage.fake)).await.unwrap();
+    assert_eq!(stage.fake.get(path), None);
+}

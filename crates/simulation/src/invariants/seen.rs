@@ -1,0 +1,168 @@
+//! What was seen of a schedule so far: the objects as they are, and what must be remembered of how they came to be so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use lockstep_core::{ConfigRef, names};
+use serde_json::Value;
+
+use super::reading::{Version, config_of, holder, pins, template};
+use crate::kinds::{Key, Kind};
+use crate::store::{Change, Object, Writer};
+
+/// What a source said at one time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Said {
+    pub data: Value,
+    pub changed_by: Option<String>,
+    pub reason: Option<String>,
+}
+
+/// What people did last to a workload.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Touched {
+    /// When its template became another by a person's write.
+    pub template: Option<Timestamp>,
+    /// When a person's write gave it pins that no release was to give it.
+    pub pins: Option<Timestamp>,
+    /// When anything of it was written.
+    pub at_all: Option<Timestamp>,
+}
+
+#[derive(Default)]
+pub struct Seen {
+    pub objects: BTreeMap<Key, Arc<Object>>,
+    pub now: Timestamp,
+    /// When an operator or a person last wrote something.
+    pub last_work: Timestamp,
+    /// What each source said, each once, oldest first.
+    pub said: BTreeMap<Key, Vec<Said>>,
+    /// The names of each config's versions, and what object each stands for.
+    pub given: BTreeMap<(String, ConfigRef), BTreeMap<String, String>>,
+    pub touched: BTreeMap<Key, Touched>,
+    /// The phases that each release was seen in, by namespace and name.
+    pub phases: BTreeMap<(String, String), BTreeSet<String>>,
+    /// Who holds the lease.
+    pub leader: Option<String>,
+    /// Up to when the starts of containers were looked at.
+    pub ran_until: Option<Timestamp>,
+    /// Namespaces that were deleted at some time.
+    pub gone: BTreeSet<String>,
+}
+
+impl Seen {
+    pub fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<&Arc<Object>> {
+        self.objects.get(&Key::new(kind, namespace, name))
+    }
+
+    /// By name.
+    pub fn list(&self, kind: Kind, namespace: &str) -> impl Iterator<Item = &Arc<Object>> {
+        let first = Key::new(kind, namespace, "");
+        let is_of = move |key: &Key| key.kind == first.kind && key.namespace == first.namespace;
+        let first = Key::new(kind, namespace, "");
+        self.objects.range(first..).take_while(move |(key, _)| is_of(key)).map(|(_, object)| object)
+    }
+
+    pub fn all(&self, kind: Kind) -> impl Iterator<Item = &Arc<Object>> {
+        self.objects
+            .range(Key::new(kind, "", "")..)
+            .take_while(move |(key, _)| key.kind == kind)
+            .map(|(_, object)| object)
+    }
+
+    pub fn namespaces(&self) -> impl Iterator<Item = &str> {
+        let alive = self.all(Kind::Namespace).filter(|namespace| !namespace.is_deleted());
+        alive.map(|namespace| namespace.key.name.as_str())
+    }
+
+    /// Whether a namespace is there to stay.
+    pub fn is_there(&self, namespace: &str) -> bool {
+        self.get(Kind::Namespace, "", namespace).is_some_and(|namespace| !namespace.is_deleted())
+    }
+
+    pub fn note(&mut self, change: &Change) {
+        self.now = change.at;
+        if is_work(change) {
+            self.last_work = change.at;
+        }
+        match change.key.kind {
+            Kind::ConfigMap | Kind::Secret => self.note_config(change),
+            Kind::Release => self.note_release(change),
+            Kind::Lease => {
+                let holder = change.after.as_ref().and_then(|lease| lease.value["spec"]["holderIdentity"].as_str());
+                self.leader = holder.map(str::to_owned);
+            }
+            Kind::VersionedConfig if change.after.is_none() => {
+                // Weaker than "for ever": the names that were given are in the status of the VersionedConfig, and go with it.
+                if let Some(config) =
+                    change.before.as_ref().and_then(|object| config_of(&object.value["spec"]["source"]))
+                {
+                    self.given.remove(&(change.key.namespace.clone(), config));
+                }
+            }
+            Kind::Namespace if change.after.is_none() => {
+                self.given.retain(|(namespace, _), _| *namespace != change.key.name);
+                self.phases.retain(|(namespace, _), _| *namespace != change.key.name);
+                self.gone.insert(change.key.name.clone());
+            }
+            _ => self.note_touch(change),
+        }
+        match &change.after {
+            Some(after) => drop(self.objects.insert(change.key.clone(), Arc::clone(after))),
+            None => drop(self.objects.remove(&change.key)),
+        }
+    }
+
+    fn note_config(&mut self, change: &Change) {
+        let Some(object) = &change.after else { return };
+        if let Some(version) = Version::read(object) {
+            if let (Some(name), config) = (version.name, version.config) {
+                let given = self.given.entry((change.key.namespace.clone(), config)).or_default();
+                given.insert(name.to_owned(), change.key.name.clone());
+            }
+            return;
+        }
+        let said = Said {
+            data: object.value["data"].clone(),
+            changed_by: object.annotation(names::CHANGED_BY).map(str::to_owned),
+            reason: object.annotation(names::REASON).map(str::to_owned),
+        };
+        let all = self.said.entry(change.key.clone()).or_default();
+        if !all.contains(&said) {
+            all.push(said);
+        }
+    }
+
+    fn note_release(&mut self, change: &Change) {
+        let key = (change.key.namespace.clone(), change.key.name.clone());
+        if let Some(release) = &change.after {
+            let phase = release.value["status"]["phase"].as_str().unwrap_or("Pending").to_owned();
+            self.phases.entry(key).or_default().insert(phase);
+        }
+    }
+
+    fn note_touch(&mut self, change: &Change) {
+        if !matches!(change.by, Writer::User(_)) || holder(change.key.kind).is_none() {
+            return;
+        }
+        let Some(after) = &change.after else {
+            self.touched.remove(&change.key);
+            return;
+        };
+        let touched = self.touched.entry(change.key.clone()).or_default();
+        touched.at_all = Some(change.at);
+        let before = change.before.as_ref();
+        if before.map(|before| template(before)) != Some(template(after)) {
+            touched.template = Some(change.at);
+        }
+        if before.is_some_and(|before| pins(before) != pins(after)) {
+            touched.pins = Some(change.at);
+        }
+    }
+}
+
+/// Whether somebody did something: what renews itself for ever does not count.
+pub(super) fn is_work(change: &Change) -> bool {
+    !matches!(change.by, Writer::Controller) && !matches!(change.key.kind, Kind::Lease | Kind::Event)
+}
