@@ -1,14 +1,16 @@
 //! The cluster that a command talks to, and what its errors mean to a person.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::{Context, Error, Result, anyhow};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::Args;
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::ListParams;
-use kube::{Api, Client, Resource};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{ListParams, PartialObjectMeta};
+use kube::{Api, Client, Resource, ResourceExt};
 use lockstep_api::{PinTable, PinTableSpec, Release, VersionedConfig};
-use lockstep_core::{ConfigRef, names};
+use lockstep_core::{ConfigKind, ConfigRef, names};
 use lockstep_operator::client;
 use serde::de::DeserializeOwned;
 
@@ -77,14 +79,36 @@ impl Cluster {
     }
 
     pub(crate) async fn versioned_config(&self, config: &ConfigRef) -> Result<VersionedConfig> {
-        let found = self.find(config).await?;
-        found.with_context(|| {
-            format!(
-                "{config} is not versioned in namespace {}: opt it in with `lockstep adopt {}`, or choose another namespace with -n",
-                self.namespace,
-                typed(config)
-            )
-        })
+        if let Some(found) = self.find(config).await? {
+            return Ok(found);
+        }
+        let namespace = &self.namespace;
+        if self.has_opted_in(config).await {
+            bail!(
+                "{config} in namespace {namespace} has only just opted in: try again in a moment, and if that does not help, `lockstep doctor` says what is wrong"
+            );
+        }
+        bail!(
+            "{config} is not versioned in namespace {namespace}: opt it in with `lockstep adopt {}`, or choose another namespace with -n",
+            typed(config)
+        )
+    }
+
+    /// Whether it says so itself. Who may not read it gets the usual answer.
+    async fn has_opted_in(&self, config: &ConfigRef) -> bool {
+        let found = match config.kind {
+            ConfigKind::ConfigMap => self.labels::<ConfigMap>(&config.name).await,
+            ConfigKind::Secret => self.labels::<Secret>(&config.name).await,
+        };
+        found.get(names::VERSIONED).is_some_and(|value| value == names::ON)
+    }
+
+    async fn labels<K>(&self, name: &str) -> BTreeMap<String, String>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let found: Option<PartialObjectMeta<K>> = self.api::<K>().get_metadata_opt(name).await.ok().flatten();
+        found.map(|found| found.labels().clone()).unwrap_or_default()
     }
 
     pub(crate) async fn versioned_configs(&self, everywhere: bool) -> Result<Vec<VersionedConfig>> {

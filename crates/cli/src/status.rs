@@ -120,6 +120,9 @@ struct ConsumerView {
     /// Set while only some of its pods are new.
     #[serde(skip_serializing_if = "Option::is_none")]
     rolling: Option<RollingView>,
+    /// Why nobody can say how it does with the version that it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_judged: Option<String>,
 }
 
 /// A consumer whose pods run two versions.
@@ -170,6 +173,12 @@ impl ConfigStatus {
                 name: consumer.name.clone(),
                 version: runs.as_deref().map(named).unwrap_or_default(),
                 pinned: consumer.pinned.is_some(),
+                not_judged: consumer.pinned.as_ref().and_then(|runs| {
+                    let mut records = records_of(&config, &namespace, runs, releases);
+                    let is_it =
+                        |record: &&ReleaseConsumer| record.kind == consumer.kind && record.name == consumer.name;
+                    records.find(is_it)?.unjudged.clone()
+                }),
                 object: runs,
                 rolling: open.and_then(|open| RollingView::new(open, &config, &consumer.kind, &consumer.name)),
             }
@@ -225,8 +234,13 @@ impl ConfigStatus {
     fn why(&self) -> Option<&str> {
         let moving = self.moving.as_ref().map(|moving| &moving.reason);
         let held = self.held.as_ref().map(|held| &held.reason);
-        let all = [self.refused.as_ref(), moving, held, self.not_followed.as_ref()];
+        let not_judged = self.not_judged().and_then(|consumer| consumer.not_judged.as_ref());
+        let all = [self.refused.as_ref(), moving, held, self.not_followed.as_ref(), not_judged];
         all.into_iter().flatten().map(String::as_str).find(|why| !why.is_empty())
+    }
+
+    fn not_judged(&self) -> Option<&ConsumerView> {
+        self.consumers.iter().find(|consumer| consumer.not_judged.is_some())
     }
 }
 
@@ -240,6 +254,16 @@ impl Moving {
             phase: release.phase().to_string(),
             done: status.done,
             reason: status.reason,
+        }
+    }
+}
+
+impl ConsumerView {
+    fn remark(&self) -> String {
+        match &self.not_judged {
+            _ if !self.pinned => "as adopted".to_owned(),
+            Some(why) => format!("not judged: {}", harmless(why)),
+            None => String::new(),
         }
     }
 }
@@ -265,6 +289,23 @@ impl RollingView {
         let Self { from, to, updated, desired } = self;
         format!("{from} → {to}, {updated} of {desired} pods")
     }
+}
+
+/// What the newest release that made a version current recorded of its consumers.
+fn records_of<'a>(
+    config: &ConfigRef,
+    namespace: &str,
+    version: &str,
+    releases: &'a [Release],
+) -> impl Iterator<Item = &'a ReleaseConsumer> {
+    let made_it_current = |release: &&Release| {
+        let mut moves = release.spec.moves.iter();
+        release.metadata.namespace.as_deref() == Some(namespace)
+            && release.phase() == Phase::Succeeded
+            && moves.any(|step| ConfigRef::from(&step.source) == *config && step.to == version)
+    };
+    let newest = releases.iter().filter(made_it_current).max_by_key(|release| crate::cluster::created(*release));
+    newest.into_iter().filter_map(|release| release.status.as_ref()).flat_map(|status| &status.consumers)
 }
 
 /// The newest release of a config that has not ended.
@@ -333,7 +374,7 @@ impl View for ConfigStatus {
                 consumer.kind.as_str().into(),
                 consumer.name.as_str().into(),
                 consumer.rolling.as_ref().map_or_else(|| consumer.version.clone(), RollingView::text).into(),
-                if consumer.pinned { "" } else { "as adopted" }.into(),
+                consumer.remark().into(),
                 consumer.object.clone().filter(|_| is_wide).unwrap_or_default().into(),
             ]);
         }
@@ -353,7 +394,11 @@ impl ConfigStatus {
                 format!("{} is {}: {}", held.version, paint("held", BAD), harmless(&held.reason))
             }
             (None, None, Some(why)) => format!("{}: {}", paint("not followed", MOVING), harmless(why)),
-            (None, None, None) => return None,
+            (None, None, None) => {
+                let ConsumerView { kind, name, not_judged, .. } = self.not_judged()?;
+                let why = not_judged.as_deref().unwrap_or_default();
+                format!("{}: {kind} {name}: {}", paint("not judged", MOVING), harmless(why))
+            }
         };
         Some(format!("{}{place}: {says}\n", self.config))
     }
@@ -487,6 +532,21 @@ mod tests {
         assert!(held.trouble(false).unwrap().contains("crashes"));
         let followed = ConfigStatus::new(&versioned("configmap", "app"), &[], None, NOW);
         assert!(json!(followed).get("notFollowed").is_none() && followed.trouble(false).is_none());
+    }
+
+    #[test]
+    fn who_could_not_be_judged_is_named() {
+        let (mut object, mut releases) = (held(), releases());
+        object.status.as_mut().unwrap().held = None;
+        assert_eq!(ConfigStatus::new(&object, &releases, None, NOW).trouble(false), None);
+        let consumers = &mut releases[1].status.as_mut().unwrap().consumers;
+        let web = consumers.iter_mut().find(|consumer| consumer.name == "web").unwrap();
+        web.unjudged = Some("it is scaled to zero".into());
+        assert!(one(&object, &releases).contains("not judged: it is scaled to zero"), "{}", one(&object, &releases));
+        let view = ConfigStatus::new(&object, &releases, None, NOW);
+        let trouble = plain(&view.trouble(false).unwrap());
+        assert_eq!(trouble, "configmap/app: not judged: Deployment web: it is scaled to zero\n");
+        assert_eq!(view.why(), Some("it is scaled to zero"));
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct Observed {
     pub is_long_unused: bool,
     /// The version that a release under way moves it to.
     pub moving_to: Option<String>,
+    /// Whether a consumer still has a version that failed and was left to a person.
+    pub has_stranded: bool,
     /// Whether a workload that is written meanwhile may have the new version at once.
     pub can_join: bool,
     /// Whether somebody else changed the table's `next` a moment ago: the write of the config that it stands for may still be on its way.
@@ -308,7 +310,9 @@ fn plan_change(
     if source.is_some() && managed.held.as_ref().is_some_and(has_changed) {
         actions.push(Action::LetGo);
     }
-    if may_move && observed.moving_to.as_deref().unwrap_or(released) != target {
+    // Whoever was left with what failed follows as soon as somebody wants something else, be it what is current.
+    let is_stranded = observed.has_stranded && observed.moving_to.is_none() && source.is_some();
+    if may_move && (is_stranded || observed.moving_to.as_deref().unwrap_or(released) != target) {
         actions.push(Action::Release { to: target });
     }
 }
@@ -394,6 +398,7 @@ mod tests {
             has_consumers: true,
             is_long_unused: false,
             moving_to: None,
+            has_stranded: false,
             can_join: true,
             next_is_fresh: false,
             has_unpinned_templates: true,
@@ -462,6 +467,22 @@ mod tests {
         assert_eq!(managed(&mut observed).choice, None);
         change(&mut observed, 'b');
         assert_eq!(released(&observed), object('b'), "it is meant");
+    }
+
+    #[test]
+    fn whoever_was_left_with_what_failed_follows_when_the_change_is_taken_back() {
+        let mut observed = adopted('a');
+        observed.source = Some(source('b'));
+        observed.versions.push(version('b'));
+        hold(&mut observed, &object('b'));
+        observed.has_stranded = true;
+        assert_eq!(plan(&observed), [], "it is left to a person");
+        observed.source = Some(source('a'));
+        assert_eq!(plan(&observed), [Action::LetGo, release('a')]);
+        observed.moving_to = Some(object('a'));
+        assert_eq!(plan(&observed), [Action::LetGo], "it is under way");
+        (observed.moving_to, observed.source) = (None, None);
+        assert_eq!(plan(&observed), [], "nobody says what it should be");
     }
 
     #[test]

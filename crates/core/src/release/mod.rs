@@ -296,6 +296,8 @@ pub struct Observed<'a> {
     pub held: Option<&'a str>,
     /// What an earlier release recorded whose place this one takes.
     pub inherited: &'a [Record],
+    /// Whom other releases move, or have moved since this one ended: they judge them.
+    pub taken_over: &'a BTreeSet<ConsumerId>,
     /// Whether the pods are known by now.
     pub can_judge: bool,
     /// Whether pods may be deleted that a StatefulSet would wait for for ever.

@@ -25,6 +25,7 @@ struct Cluster {
     superseded_by: Option<String>,
     superseded_at: Option<Timestamp>,
     inherited: Vec<Record>,
+    taken_over: BTreeSet<ConsumerId>,
     refused: BTreeMap<ConsumerId, String>,
 }
 
@@ -80,6 +81,7 @@ impl Cluster {
             superseded_by: None,
             superseded_at: None,
             inherited: Vec::new(),
+            taken_over: BTreeSet::new(),
             refused: BTreeMap::new(),
         }
     }
@@ -100,6 +102,7 @@ impl Cluster {
             has_succeeded: self.succeeded,
             held: self.held.as_deref(),
             inherited: &self.inherited,
+            taken_over: &self.taken_over,
             can_judge: self.can_judge,
             may_delete_pods: true,
             refused: &self.refused,
@@ -640,11 +643,15 @@ fn whoever_runs_it_only_after_the_end_is_judged_then() {
 }
 
 #[test]
-fn nobody_is_watched_for_ever_nor_for_what_is_not_current_any_more() {
+fn whom_a_later_release_does_not_move_is_still_watched_by_this_one_but_not_for_ever() {
     let mut cluster = ended_with_somebody_asleep();
-    let mut superseded = cluster.clone();
-    superseded.succeeded = false;
-    assert_eq!(superseded.observe().progress.watched_until, None);
+    cluster.succeeded = false;
+    let step = cluster.observe();
+    assert!(step.progress.watched_until.is_some(), "it uses nothing that the later one changed");
+    assert!(step.progress.reason.starts_with("it was current; 1 of 2"), "{}", step.progress.reason);
+    let mut taken_over = cluster.clone();
+    taken_over.taken_over = [cluster.members[1].consumer.clone()].into();
+    assert_eq!(taken_over.observe().progress.watched_until, None);
     cluster.wait(3600);
     assert_eq!(cluster.observe().progress.watched_until, None);
 }

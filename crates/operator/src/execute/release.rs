@@ -152,6 +152,7 @@ impl Executor {
             has_succeeded: view.has_succeeded,
             held: view.held.as_deref(),
             inherited: &view.inherited,
+            taken_over: &view.taken_over,
             can_judge: view.can_judge,
             may_delete_pods: self.may_delete_pods,
             refused: &view.refused,

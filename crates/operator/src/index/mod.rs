@@ -164,6 +164,8 @@ pub struct ConfigView {
     pub unused: Option<Instant>,
     /// The version that a release moves it to.
     pub moving_to: Option<String>,
+    /// Whether a consumer still has a version that failed and was left to a person.
+    pub has_stranded: bool,
     /// Whether what the held version failed together with is another by now.
     pub held_is_outdated: bool,
     pub can_join: bool,
@@ -795,6 +797,7 @@ impl Namespace {
             unused: self.unused.get(config).copied(),
             has_unpinned_templates: self.users_of(config).any(|(_, fact)| fact.pins.get(config).is_none()),
             moving_to: self.moving_to(config),
+            has_stranded: self.stranded(config).next().is_some(),
             held_is_outdated: self.held_is_outdated(config),
             can_join: self.can_join(config, default),
             validation: self.validation(config),

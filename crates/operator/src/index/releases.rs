@@ -32,6 +32,8 @@ pub struct ReleaseView {
     pub has_succeeded: bool,
     pub held: Option<String>,
     pub inherited: Vec<Record>,
+    /// Whom other releases judge.
+    pub taken_over: BTreeSet<ConsumerId>,
     pub can_judge: bool,
     pub refused: BTreeMap<ConsumerId, String>,
     /// The VersionedConfigs of its configs.
@@ -658,6 +660,7 @@ impl Namespace {
             has_succeeded: !fact.core.moves.is_empty() && fact.core.moves.iter().all(is_done),
             held,
             inherited: self.inherited(fact),
+            taken_over: if fact.has_ended() { self.taken_over(fact) } else { BTreeSet::new() },
             can_judge: self.pods_are_known,
             refused: self.refused.get(&id.name).cloned().unwrap_or_default(),
             versions: fact
@@ -682,10 +685,46 @@ impl Namespace {
         release.configs().flat_map(|config| self.changeable(config)).collect()
     }
 
+    /// What is known of consumers that an earlier release moved and left there: one whose place this takes, or one that failed.
     fn inherited(&self, fact: &ReleaseFact) -> Vec<Record> {
         let earlier = fact.object.spec.supersedes.as_ref().and_then(|name| self.releases.get(name));
         let left = earlier.filter(|earlier| earlier.core.progress.phase == Phase::Superseded);
-        left.map(|earlier| earlier.core.progress.consumers.clone()).unwrap_or_default()
+        let left = left.into_iter().flat_map(|earlier| &earlier.core.progress.consumers);
+        let stranded = fact.core.configs().flat_map(|config| self.stranded(config));
+        let mut inherited: BTreeMap<&ConsumerId, &Record> = stranded.map(|record| (&record.consumer, record)).collect();
+        inherited.extend(left.map(|record| (&record.consumer, record)));
+        inherited.into_values().cloned().collect()
+    }
+
+    /// The consumers that still have a version of a config which failed and was left to a person. Whoever has it by a later wish, as after
+    /// `rollout undo`, is none of them.
+    pub(super) fn stranded(&self, config: &ConfigRef) -> impl Iterator<Item = &Record> {
+        let failed = self.last_judged(config).filter(|fact| fact.core.progress.phase == Phase::Failed);
+        let records = failed.into_iter().flat_map(move |fact| {
+            let step = fact.core.moves.iter().find(|step| step.config == *config && step.from != step.to);
+            step.into_iter().flat_map(|step| fact.core.progress.consumers.iter().map(move |record| (record, &step.to)))
+        });
+        let is_stranded = move |record: &Record, to: &String| {
+            let was_left = !matches!(record.state, State::LeftAlone | State::Gone | State::Restored);
+            let mut users = self.changeable(config);
+            was_left
+                && record.configs.contains(config)
+                && users.any(|(_, fact)| {
+                    let pin = fact.pins.get(config).map(ToString::to_string);
+                    fact.id() == record.consumer && pin.as_ref() == Some(to)
+                })
+        };
+        records.filter(move |(record, to)| is_stranded(record, to)).map(|(record, _)| record)
+    }
+
+    /// The last release of a config that somebody could learn something from.
+    fn last_judged(&self, config: &ConfigRef) -> Option<&ReleaseFact> {
+        let judged = self.releases.values().filter(|fact| {
+            let phase = fact.core.progress.phase;
+            phase.has_ended() && !matches!(phase, Phase::Superseded | Phase::Rejected)
+        });
+        let own = judged.filter(|fact| fact.core.configs().any(|own| own == config));
+        own.max_by_key(|fact| fact.core.progress.ended_at)
     }
 
     /// Another release under way that moves one of its consumers, or one of its configs.
@@ -698,6 +737,19 @@ impl Namespace {
                 && (records.iter().any(|record| consumers.contains(&record.consumer))
                     || other.core.configs().any(|config| fact.core.configs().any(|own| own == config)))
         })
+    }
+
+    /// Whom another release moves right now, or has moved since this one with a config of its.
+    fn taken_over(&self, fact: &ReleaseFact) -> BTreeSet<ConsumerId> {
+        let is_later = |other: &ReleaseFact| other.core.progress.started_at > fact.core.progress.started_at;
+        let others = self.releases.values().filter(|other| other.core.name != fact.core.name);
+        let records = others.filter(|other| other.is_under_way() || is_later(other)).flat_map(|other| {
+            let moves_one = |record: &&Record| {
+                other.is_under_way() || record.configs.iter().any(|config| fact.core.configs().any(|own| own == config))
+            };
+            other.core.progress.consumers.iter().filter(moves_one)
+        });
+        records.map(|record| record.consumer.clone()).collect()
     }
 
     /// A release that moved one of its configs after it.

@@ -485,7 +485,7 @@ pub(crate) fn config(color: &str, behavior: &str) -> String {
     versioned("app", &format!("data:\n  COLOR: {color}\n  BEHAVIOR: {behavior}\n  OTHER: healthy\n---"))
 }
 
-const ENV_FROM: &str = "  envFrom:\n  - configMapRef: {name: app}\n";
+pub(crate) const ENV_FROM: &str = "  envFrom:\n  - configMapRef: {name: app}\n";
 
 /// A Deployment of the test app, with what its container has besides.
 pub(crate) fn deployment(name: &str, replicas: u32, besides: &str) -> String {

@@ -3,12 +3,12 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use lockstep_api::{Canary, ReleasePolicySpec};
-use lockstep_testing::manifests::{config_map, testapp_image, versioned};
+use lockstep_testing::manifests::{config_map, indent, testapp_image, versioned};
 use lockstep_testing::{LONG, SHORT, Scenario, command_line, eventually, impatient, scenario};
 use serde_json::Value;
 
 use super::releases::{
-    FIRST, SECOND, appears, config, deployment, ended, expect, phase, pods, promote, set_up, standing, steer,
+    ENV_FROM, FIRST, SECOND, appears, config, deployment, ended, expect, phase, pods, promote, set_up, standing, steer,
     until_promoted,
 };
 
@@ -215,6 +215,44 @@ async fn what_a_policy_leaves_to_a_person_goes_back_when_they_say_so() {
         ensure!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
         ended(&stage, FIRST, "Aborted").await?;
         expect(&stage, "app=web", &["blue"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn taking_a_change_back_that_was_left_to_a_person_takes_everybody_back() {
+    scenario("left", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.set_policy("default", &ReleasePolicySpec { automatic_rollback: Some(false), ..impatient() }).await?;
+        stage.apply(&config("red", "crash")).await?;
+        ended(&stage, FIRST, "Failed").await?;
+        stage.apply(&config("blue", "healthy")).await?;
+        watch(&stage, 0, "1.0.0 is current").await?;
+        ended(&stage, SECOND, "Succeeded").await?;
+        expect(&stage, "app=web", &["blue"]).await
+    })
+    .await;
+}
+
+/// A later release moves only those whose keys it changes. Whoever the one before could not judge is still that one's to judge.
+#[tokio::test]
+async fn a_later_release_of_other_keys_does_not_make_us_forget_who_was_not_judged() {
+    scenario("debt", |stage| async move {
+        let breaks = deployment("asleep", 0, "env:\n- name: BEHAVIOR\n  valueFrom: {configMapKeyRef: {name: app, key: OTHER}}\n")
+            .replace(&indent(ENV_FROM, 6), "");
+        set_up(&stage, &(deployment("web", 1, "") + &breaks)).await?;
+        stage.apply(&config("blue", "healthy").replace("OTHER: healthy", "OTHER: crash")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        stage.apply(&config("green", "healthy").replace("OTHER: healthy", "OTHER: crash")).await?;
+        ended(&stage, SECOND, "Succeeded").await?;
+        stage.kubectl(&["scale", "deployment/asleep", "--replicas=1"]).await?;
+        eventually("the verdict on who woke up", LONG, async || {
+            let (_, reason) = standing(&stage, FIRST).await?;
+            let words = "it was current; 1 of 2 consumers run it and are well. Not judged: Deployment asleep: it ran it only after the release, and is bad";
+            ensure!(reason.contains(words), "{reason}");
+            Ok(())
+        })
+        .await
     })
     .await;
 }

@@ -105,11 +105,11 @@ impl Machine<'_> {
             0 if all == 0 => "it is current; nobody uses it yet".to_owned(),
             0 => SUCCEEDED.to_owned(),
             some => {
+                // A later release may have made another one current since.
+                let has_passed = self.progress.phase.has_ended() && !self.observed.has_succeeded;
+                let is = if has_passed { "it was current" } else { "it is current" };
                 let well = all - some;
-                format!(
-                    "it is current; {well} of {all} consumers run it and are well. Not judged: {}",
-                    listed(&unjudged)
-                )
+                format!("{is}; {well} of {all} consumers run it and are well. Not judged: {}", listed(&unjudged))
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Machine, after};
 use crate::health::{Goal, Unit, Verdict};
-use crate::release::{Member, Record, State, Step};
+use crate::release::{Block, Member, Record, State, Step};
 
 /// How long that is, from the end on.
 pub(super) const WATCHED: Duration = Duration::from_secs(3600);
@@ -13,25 +13,26 @@ pub(super) const WATCHED: Duration = Duration::from_secs(3600);
 impl Machine<'_> {
     pub(super) fn watch_later(mut self) -> Step {
         let Some(until) = self.progress.watched_until else { return self.finish() };
-        // What is not current any more is no concern of those who come.
-        if self.now >= until || !self.observed.has_succeeded {
+        if self.now >= until {
             self.progress.watched_until = None;
             return self.finish();
         }
         self.wake_at(until);
-        // A newer release that moves its consumers judges them itself.
-        if !self.observed.can_judge || self.observed.blocked.is_some() {
+        let is_unreadable = matches!(self.observed.blocked, Some(Block::Unreadable(_)));
+        if !self.observed.can_judge || is_unreadable {
             return self.finish();
         }
+        // A newer release judges those itself whom it moves. It does not move whoever uses nothing that it changes: they stay with ours.
+        let is_ours = |record: &Record| is_awaited(record) && !self.observed.taken_over.contains(&record.consumer);
         let mut records = std::mem::take(&mut self.progress.consumers);
-        for record in records.iter_mut().filter(|record| is_awaited(record)) {
+        for record in records.iter_mut().filter(|record| is_ours(record)) {
             self.judge_later(record);
+        }
+        if !records.iter().any(is_ours) {
+            self.progress.watched_until = None;
         }
         self.progress.consumers = records;
         self.progress.reason = self.who_runs_it();
-        if !self.progress.consumers.iter().any(is_awaited) {
-            self.progress.watched_until = None;
-        }
         self.finish()
     }
 
@@ -55,9 +56,12 @@ impl Machine<'_> {
             (Verdict::Failed(_), _) if record.state == State::StillBroken || record.health.failing > 0 => {}
             (Verdict::Failed(why), _) => {
                 let config = record.configs.first().map(ToString::to_string).unwrap_or_default();
-                record.unjudged = Some(format!(
-                    "it ran it only after the release, and is bad: {why}. `lockstep rollback {config}` goes back"
-                ));
+                let help = if self.observed.has_succeeded {
+                    format!("`lockstep rollback {config}` goes back")
+                } else {
+                    format!("`lockstep history {config}` shows what to go back to")
+                };
+                record.unjudged = Some(format!("it ran it only after the release, and is bad: {why}. {help}"));
                 record.health = (&health).into();
             }
             (_, Some(idle)) if !runs => {
