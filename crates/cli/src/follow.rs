@@ -326,6 +326,9 @@ fn standing(
     }
     let newest = releases.iter().find(|release| moves_there(release));
     if current == Some(target) {
+        if is_about_to_move(object, target) {
+            return Standing::Waiting;
+        }
         let reason = newest.and_then(|release| release.status.as_ref()).map_or("", |status| status.reason.as_str());
         let result = newest.and_then(ending).filter(|result| *result == Ending::Unjudged).unwrap_or(Ending::Released);
         return end(result, newest.map(name).unwrap_or_default(), reason);
@@ -338,6 +341,15 @@ fn standing(
         Some(choice) => end(Ending::Overruled, "", &format!("a person chose version {} instead", choice.version)),
         None => Standing::Waiting,
     }
+}
+
+/// Whether the operator moves something to what is current, or has still to look: whoever was left with what failed follows when the change
+/// is taken back.
+pub(crate) fn is_about_to_move(object: &VersionedConfig, current: &str) -> bool {
+    let Some(status) = &object.status else { return true };
+    let is_followed = status.condition(ConditionType::Followed).is_none_or(|followed| followed.status != "False");
+    let failed = status.held.as_ref().filter(|held| held.object != current);
+    status.releasing.is_some() || (is_followed && failed.is_some() && object.spec.current.is_none())
 }
 
 /// How a release ended, if it did so by itself: one that was superseded did not.
@@ -467,9 +479,14 @@ mod tests {
 
     #[test]
     fn what_is_current_is_released() {
-        let (result, text) = how(standing(&held(), &releases(), Some("app-2"), |_| false));
+        let mut object = held();
+        let what_failed = object.status.as_mut().unwrap().held.take();
+        let (result, text) = how(standing(&object, &releases(), Some("app-2"), |_| false));
         assert_eq!(result, Ending::Released);
         assert_eq!(text, "configmap/app: 1.1.0 is current");
+        object.status.as_mut().unwrap().held = what_failed;
+        let standing = standing(&object, &releases(), Some("app-2"), |_| false);
+        assert_eq!(standing, Standing::Waiting, "the operator has still to look who is left with what failed");
     }
 
     #[test]

@@ -15,7 +15,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::Outcome;
 use crate::cluster::Cluster;
-use crate::follow::{End, REFUSAL_GRACE, Wanted, What, at_rest, conclude, ended, follow, moves_to, outcome};
+use crate::follow::{
+    End, REFUSAL_GRACE, Wanted, What, at_rest, conclude, ended, follow, is_about_to_move, moves_to, outcome,
+};
 use crate::names::{ReleaseName, typed};
 use crate::output::Format;
 use crate::progress::headline;
@@ -219,7 +221,7 @@ fn course(object: &VersionedConfig, source: Option<&VersionSummary>) -> Course {
     if let Some(source) = source {
         let held = status.held.as_ref().filter(|held| held.object == source.object);
         match held {
-            _ if is_current(&source.object) => return Course::Rests,
+            _ if is_current(&source.object) && !is_about_to_move(object, &source.object) => return Course::Rests,
             Some(held) if object.spec.retry.as_ref() == Some(&held.release) => return Course::To(held.object.clone()),
             Some(held) => return Course::Held(held.object.clone()),
             None => {}
@@ -291,6 +293,17 @@ mod tests {
         course(object, Some(version(object, source).unwrap()))
     }
 
+    #[test]
+    fn what_was_left_with_a_failed_version_is_waited_for_when_the_change_is_taken_back() {
+        let mut object = held();
+        assert_eq!(of(&object, "1.1.0"), Course::Unseen, "the operator still holds what failed");
+        let status = object.status.as_mut().unwrap();
+        (status.held, status.releasing) = (None, Some("1.1.0".into()));
+        assert_eq!(of(&object, "1.1.0"), Course::Moves);
+        object.status.as_mut().unwrap().releasing = None;
+        assert_eq!(of(&object, "1.1.0"), Course::Rests);
+    }
+
     fn with_condition(mut object: VersionedConfig, of: &str, reason: &str) -> VersionedConfig {
         let condition = json!({
             "type": of, "status": "False", "reason": reason, "message": "", "lastTransitionTime": NOW.to_string(),
@@ -304,7 +317,7 @@ mod tests {
     #[test]
     fn what_is_current_rests_and_what_failed_is_held_until_it_is_tried_again() {
         let object = held();
-        assert_eq!(of(&object, "current"), Course::Rests);
+        assert_eq!(of(&versioned("configmap", "app"), "current"), Course::Rests);
         assert_eq!(of(&object, "r3"), Course::Held("app-3".into()));
         let mut retried = held();
         retried.spec.retry = Some("configmap-app-2".into());

@@ -380,7 +380,11 @@ impl Executor {
     async fn tell_consumer(&self, view: &ReleaseView, fact: &WorkloadFact, pins: &Pins) {
         let is_back = view.fact.core.progress.phase == Phase::RollingBack;
         let reason = if is_back { Reason::ConfigRolledBack } else { Reason::ConfigReleased };
-        let note = format!("release {} pins it to {pins}", view.id.name);
+        let note = if pins.is_empty() {
+            format!("release {} takes its pins off again", view.id.name)
+        } else {
+            format!("release {} pins it to {pins}", view.id.name)
+        };
         let about = ObjectReference {
             api_version: Some(fact.owner.api_version.clone()),
             kind: Some(fact.owner.kind.clone()),
