@@ -18,7 +18,7 @@ use crate::random::Random;
 use crate::replica::{OWN_NAMESPACE, Replica, identity};
 use crate::report::Coverage;
 use crate::schedule::{OVERTURE, Schedule, Seconds, What};
-use crate::server::Break;
+use crate::server::{Break, Link, client};
 use crate::store::{Part, Patch, Write, Writer};
 use crate::trace;
 use crate::users::Users;
@@ -73,6 +73,25 @@ pub fn play(schedule: &Schedule, playing: &Playing) -> Outcome {
             trace::tell(&stage.shared, stage.curtain);
         }
         stage.outcome(violation)
+    })
+}
+
+/// A quiet cluster with one operator, and a person's client of it, in a namespace that is empty: for what is not drawn from a seed.
+pub fn with_quiet_cluster<T>(namespace: &str, act: impl AsyncFnOnce(kube::Client) -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime without threads and sockets needs nothing");
+    runtime.block_on(async {
+        let (shared, random) = (Shared::new(0), Random::new(0));
+        let manners = cluster::Manners { nodes: 1, ..cluster::Manners::default() };
+        tokio::spawn(cluster::run(shared.clone(), random.fork("cluster"), manners));
+        let replica = Replica::new(&shared, 0, &random);
+        webhook::install(&shared, std::slice::from_ref(&replica), random.fork("webhook"));
+        for name in [OWN_NAMESPACE, namespace] {
+            let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            shared.write(&setup(), Write::Create { object }).expect("an empty cluster takes a namespace");
+        }
+        tokio::spawn(replica.run());
+        act(client(&shared, Writer::User("ada".to_owned()), Link::perfect())).await
     })
 }
 

@@ -10,6 +10,7 @@ pub mod joining;
 pub mod manifests;
 pub mod report;
 mod scenario;
+pub mod stories;
 mod versions;
 mod wait;
 

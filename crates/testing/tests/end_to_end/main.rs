@@ -16,6 +16,7 @@ mod outage;
 mod pins;
 mod policies;
 mod releases;
+mod stories;
 mod storms;
 mod truth;
 mod versions;
