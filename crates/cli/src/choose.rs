@@ -130,7 +130,10 @@ fn target(object: &VersionedConfig, releases: &[Release], to: Option<&str>) -> R
     let status = object.status.clone().unwrap_or_default();
     let current = status.current.as_ref().with_context(|| format!("{config} has no current version yet"))?;
     let namespace = object.metadata.namespace.clone().unwrap_or_default();
-    let is_moving = under_way(&config, &namespace, releases).is_some();
+    // So is a consumer that was left with what failed.
+    let failed = status.held.as_ref().map(|held| &held.object);
+    let is_left = status.consumers.iter().any(|consumer| failed.is_some() && consumer.pinned.as_ref() == failed);
+    let is_moving = under_way(&config, &namespace, releases).is_some() || is_left;
     let target = match to {
         Some(to) => version(object, to)?.clone(),
         None if is_moving => current.clone(),

@@ -347,9 +347,14 @@ fn standing(
 /// is taken back.
 pub(crate) fn is_about_to_move(object: &VersionedConfig, current: &str) -> bool {
     let Some(status) = &object.status else { return true };
-    let is_followed = status.condition(ConditionType::Followed).is_none_or(|followed| followed.status != "False");
     let failed = status.held.as_ref().filter(|held| held.object != current);
-    status.releasing.is_some() || (is_followed && failed.is_some() && object.spec.current.is_none())
+    status.releasing.is_some() || (is_followed(object) && failed.is_some() && object.spec.current.is_none())
+}
+
+/// Whether changes of the config become versions.
+pub(crate) fn is_followed(object: &VersionedConfig) -> bool {
+    let followed = object.status.as_ref().and_then(|status| status.condition(ConditionType::Followed));
+    followed.is_none_or(|followed| followed.status != "False")
 }
 
 /// How a release ended, if it did so by itself: one that was superseded did not.
@@ -379,8 +384,12 @@ pub(crate) fn ended(release: &Release) -> Option<End> {
 pub(crate) fn at_rest(object: &VersionedConfig, releases: &[Release]) -> Option<End> {
     let current = object.status.as_ref()?.current.as_ref()?;
     let config = ConfigRef::from(&object.spec.source);
-    let came_by = releases.iter().find(|release| moves_to(release, &config, &current.object));
-    let unjudged = came_by.filter(|release| ending(release) == Some(Ending::Unjudged));
+    // Whoever uses nothing that later releases changed has still the version of an earlier one.
+    let versions =
+        object.status.iter().flat_map(|status| &status.consumers).filter_map(|consumer| consumer.pinned.as_ref());
+    let came_by = |object: &String| releases.iter().find(|release| moves_to(release, &config, object));
+    let is_unjudged = |release: &&Release| ending(release) == Some(Ending::Unjudged);
+    let unjudged = std::iter::once(&current.object).chain(versions).filter_map(came_by).find(is_unjudged);
     Some(End {
         config: config.to_string(),
         version: current.version.clone(),

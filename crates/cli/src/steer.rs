@@ -50,11 +50,14 @@ impl Wish {
             }
             Self::Resume if !is_paused => Err(format!("release {name} is not paused")),
             Self::Pause => Ok(format!(
-                "release {name} stops where it is; failures still put {from} back. Go on: lockstep resume release/{name}"
+                "release {name} stops where it is; failures are still noticed. Go on: lockstep resume release/{name}"
             )),
             Self::Resume => Ok(format!("release {name} goes on. See it: lockstep watch release/{name}")),
             Self::Promote => {
                 Ok(format!("release {name} does not bake any longer. See it: lockstep watch release/{name}"))
+            }
+            Self::Abort if from == to => {
+                Err(format!("release {name} puts {to} back already: there is nothing else to go back to"))
             }
             Self::Abort => Ok(format!(
                 "release {name} puts {from} back; {to} is held and not tried again by itself. See it: lockstep watch release/{name}"
@@ -95,7 +98,10 @@ async fn find(cluster: &Cluster, what: &ReleaseName, wish: Wish) -> Result<Relea
             let object = cluster.versioned_config(config).await?;
             let releases = cluster.releases_of(config).await?;
             let open = under_way(config, &cluster.namespace, &releases);
-            let open = open.or_else(|| releases.first().filter(|newest| is_left_to(wish, newest))).cloned();
+            // What was rejected or replaced since has moved nobody.
+            let has_moved = |release: &&Release| !matches!(release.phase(), Phase::Rejected | Phase::Superseded);
+            let last = releases.iter().find(has_moved);
+            let open = open.or_else(|| last.filter(|newest| is_left_to(wish, newest))).cloned();
             let current = object.status.and_then(|status| status.current);
             open.with_context(|| {
                 let current = current.map_or("no version yet".to_owned(), |current| current.version);

@@ -16,7 +16,8 @@ use tokio::time::{Instant, sleep};
 use crate::Outcome;
 use crate::cluster::Cluster;
 use crate::follow::{
-    End, REFUSAL_GRACE, Wanted, What, at_rest, conclude, ended, follow, is_about_to_move, moves_to, outcome,
+    End, REFUSAL_GRACE, Wanted, What, at_rest, conclude, ended, follow, is_about_to_move, is_followed, moves_to,
+    outcome,
 };
 use crate::names::{ReleaseName, typed};
 use crate::output::Format;
@@ -93,9 +94,9 @@ async fn all(cluster: &Cluster) -> Result<Vec<Wanted>> {
             sources.extend(resource_versions(cluster, kind).await?);
         }
     }
-    let mut wanted = open(&releases);
-    wanted.extend(moving(cluster, changed(&objects, &sources, &releases), false).await?);
-    Ok(distinct(wanted))
+    let mut configs = open(&releases);
+    configs.extend(changed(&objects, &sources, &releases));
+    Ok(distinct(moving(cluster, configs, false).await?))
 }
 
 /// Which resource version each config of a kind has. Who may not list them does without.
@@ -178,11 +179,19 @@ async fn look(cluster: &Cluster, config: &ConfigRef) -> Result<(Course, Option<W
     let source = cluster.version_of(&object, &content).await?;
     if let Some(release) = open {
         // What a person chose since then takes the release's place in a moment.
-        let overruling = chosen(&object, source.as_ref()).filter(|chosen| !moves_to(release, config, &chosen.object));
-        return Ok(overruling.map_or_else(followed, |chosen| {
+        let chosen = chosen(&object, source.as_ref());
+        let overruling = chosen.filter(|chosen| !moves_to(release, config, &chosen.object));
+        if let Some(chosen) = overruling {
             let what = What::Object(chosen.object.clone());
-            (Course::To(chosen.object.clone()), Some(Wanted { config: config.clone(), what }))
-        }));
+            return Ok((Course::To(chosen.object.clone()), Some(Wanted { config: config.clone(), what })));
+        }
+        // So does what the config says by now.
+        let is_its = |source: &VersionSummary| moves_to(release, config, &source.object);
+        if chosen.is_none() && is_followed(&object) && !source.as_ref().is_some_and(is_its) {
+            let what = What::Content(Box::new(content), BTreeSet::new());
+            return Ok((Course::Moves, Some(Wanted { config: config.clone(), what })));
+        }
+        return Ok(followed());
     }
     let course = course(&object, source.as_ref());
     let what = match &course {
@@ -270,8 +279,12 @@ fn next(course: &Course, is_named: bool, waited: Duration) -> Next {
     }
 }
 
-fn open(releases: &[Release]) -> Vec<Wanted> {
-    releases.iter().filter(|release| !release.phase().has_ended()).filter_map(target).collect()
+/// The configs that releases under way move.
+fn open(releases: &[Release]) -> Vec<ConfigRef> {
+    let open = releases.iter().filter(|release| !release.phase().has_ended());
+    let configs: BTreeSet<ConfigRef> =
+        open.flat_map(|release| release.spec.moves.iter().map(|step| ConfigRef::from(&step.source))).collect();
+    configs.into_iter().collect()
 }
 
 /// All configs of a release end together, so one stands for all.

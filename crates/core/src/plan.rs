@@ -34,12 +34,14 @@ pub struct Observed {
     /// None until the config is under our care.
     pub managed: Option<Managed>,
     pub has_consumers: bool,
+    /// Whether its source is there and does not want to be under our care any more.
+    pub has_opted_out: bool,
     /// Whether neither a source nor a consumer was seen for a good while. Who is recreated is gone for a moment, too.
     pub is_long_unused: bool,
     /// The version that a release under way moves it to.
     pub moving_to: Option<String>,
-    /// Whether a consumer still has a version that failed and was left to a person.
-    pub has_stranded: bool,
+    /// Whether consumers still have the held version.
+    pub stranded: Stranded,
     /// Whether a workload that is written meanwhile may have the new version at once.
     pub can_join: bool,
     /// Whether somebody else changed the table's `next` a moment ago: the write of the config that it stands for may still be on its way.
@@ -48,6 +50,17 @@ pub struct Observed {
     pub has_unpinned_templates: bool,
     /// The versions whose last word is that they break a rule.
     pub rejected: BTreeSet<String>,
+}
+
+/// Consumers that still have the held version although no release moves them: it failed and was left to a person, or their code had changed
+/// with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stranded {
+    #[default]
+    Nobody,
+    Somebody,
+    /// They were taken back already, as far as that was possible.
+    ForGood,
 }
 
 /// What the VersionedConfig remembers, and what a person wrote into it.
@@ -167,6 +180,11 @@ fn plan_without_source(observed: &Observed) -> Vec<Action> {
     // A release under way ends by itself once its consumers are gone.
     if known && observed.is_long_unused && observed.moving_to.is_none() {
         return vec![Action::Forget];
+    }
+    // Pins stay until a pod spec changes; from then on, workloads run what the config itself says.
+    if observed.has_opted_out && observed.has_consumers && observed.moving_to.is_none() {
+        let is_handed_out = observed.entry != Entry::default();
+        return is_handed_out.then(|| Action::Publish(Entry::default())).into_iter().collect();
     }
     let mut actions = Vec::new();
     let released = observed.managed.as_ref().and_then(|managed| Some((managed, managed.released.as_ref()?)));
@@ -307,12 +325,16 @@ fn plan_change(
         return;
     }
     let has_changed = |held: &Held| held.is_outdated || held.object != wanted.object;
-    if source.is_some() && managed.held.as_ref().is_some_and(has_changed) {
+    // What somebody still has is not let go: it says why they are not well.
+    let is_left = |held: &Held| observed.stranded != Stranded::Nobody && held.object != target;
+    if source.is_some() && managed.held.as_ref().is_some_and(|held| has_changed(held) && !is_left(held)) {
         actions.push(Action::LetGo);
     }
     // Whoever was left with what failed follows as soon as somebody wants something else, be it what is current.
-    let is_stranded = observed.has_stranded && observed.moving_to.is_none() && source.is_some();
-    if may_move && (is_stranded || observed.moving_to.as_deref().unwrap_or(released) != target) {
+    let is_stranded = observed.stranded == Stranded::Somebody
+        && observed.moving_to.is_none()
+        && managed.held.as_ref().is_some_and(is_left);
+    if may_move && (is_stranded && source.is_some() || observed.moving_to.as_deref().unwrap_or(released) != target) {
         actions.push(Action::Release { to: target });
     }
 }
@@ -350,6 +372,8 @@ fn publish(observed: &Observed, current: &str, to: Option<&str>, actions: &mut V
     // What unpinned templates were written against is settled when the config is adopted, and matters for as long as there are any.
     let adopted = observed.entry.baseline.clone().filter(|_| observed.has_unpinned_templates);
     let announced = observed.entry.next.clone().filter(|announced| observed.next_is_fresh && announced != current);
+    // What we offer ourselves, we move to as well: anything else is a change that comes to us in a moment.
+    let newer = announced.clone().filter(|_| observed.entry.next != observed.entry.moving);
     // What is under way was withdrawn by somebody whose config says so in a moment: new code must not get it meanwhile.
     let is_withdrawn = |to: &String| {
         let is_empty = observed.entry.next.is_none() && observed.entry.moving.is_none();
@@ -363,7 +387,7 @@ fn publish(observed: &Observed, current: &str, to: Option<&str>, actions: &mut V
     let entry = Entry {
         baseline: adopted.or_else(|| Some(current.to_owned())),
         current: Some(current.to_owned()),
-        next: to.filter(|_| observed.can_join).or(announced),
+        next: newer.or_else(|| to.filter(|_| observed.can_join)).or(announced),
         moving,
     };
     if entry != observed.entry {
@@ -396,9 +420,10 @@ mod tests {
             entry: Entry::default(),
             managed: None,
             has_consumers: true,
+            has_opted_out: false,
             is_long_unused: false,
             moving_to: None,
-            has_stranded: false,
+            stranded: Stranded::Nobody,
             can_join: true,
             next_is_fresh: false,
             has_unpinned_templates: true,
@@ -475,13 +500,18 @@ mod tests {
         observed.source = Some(source('b'));
         observed.versions.push(version('b'));
         hold(&mut observed, &object('b'));
-        observed.has_stranded = true;
+        observed.stranded = Stranded::Somebody;
         assert_eq!(plan(&observed), [], "it is left to a person");
         observed.source = Some(source('a'));
-        assert_eq!(plan(&observed), [Action::LetGo, release('a')]);
+        assert_eq!(plan(&observed), [release('a')]);
         observed.moving_to = Some(object('a'));
-        assert_eq!(plan(&observed), [Action::LetGo], "it is under way");
-        (observed.moving_to, observed.source) = (None, None);
+        assert_eq!(plan(&observed), [], "it is under way");
+        observed.moving_to = None;
+        observed.stranded = Stranded::ForGood;
+        assert_eq!(plan(&observed), [], "it did not help, and what failed is still told");
+        observed.stranded = Stranded::Nobody;
+        assert_eq!(plan(&observed), [Action::LetGo]);
+        (observed.stranded, observed.source) = (Stranded::Somebody, None);
         assert_eq!(plan(&observed), [], "nobody says what it should be");
     }
 
@@ -827,6 +857,34 @@ mod tests {
         observed.source = Some(source('c'));
         let offers = |action: &Action| matches!(action, Action::Publish(entry) if entry.next == Some(object('c')));
         assert!(plan(&observed).iter().any(offers), "another change is another matter");
+    }
+
+    #[test]
+    fn what_is_announced_in_the_middle_of_a_release_is_not_replaced_by_what_is_released() {
+        let mut observed = adopted('a');
+        observed.source = Some(source('b'));
+        observed.versions.push(version('b'));
+        (observed.entry, observed.moving_to) = (published(&observed), Some(object('b')));
+        observed.next_is_fresh = true;
+        assert_eq!(published(&observed), observed.entry);
+        observed.entry.next = Some(object('c'));
+        assert_eq!(published(&observed).next, Some(object('c')), "its config comes in a moment");
+        observed.next_is_fresh = false;
+        assert_eq!(published(&observed).next, Some(object('b')), "it never came");
+    }
+
+    #[test]
+    fn what_opted_out_is_not_handed_out_any_more_once_its_release_has_ended() {
+        let mut observed = adopted('a');
+        (observed.source, observed.has_opted_out) = (None, true);
+        observed.moving_to = Some(object('a'));
+        assert_eq!(plan(&observed), []);
+        observed.moving_to = None;
+        assert_eq!(plan(&observed), [Action::Publish(Entry::default())]);
+        observed.entry = Entry::default();
+        assert_eq!(plan(&observed), []);
+        (observed.source, observed.has_opted_out) = (Some(source('a')), false);
+        assert_eq!(plan(&observed), [Action::Publish(entry('a', 'a'))], "it opts in again");
     }
 
     #[test]

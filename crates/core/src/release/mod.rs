@@ -261,6 +261,8 @@ pub struct Member {
     pub references: BTreeSet<ConfigRef>,
     /// Those of them whose change concerns it: it uses a key that is different in the new version.
     pub concerned: BTreeSet<ConfigRef>,
+    /// The configs, of this release or not, of which it still has a version that failed.
+    pub stranded: BTreeSet<ConfigRef>,
     pub rollout: Rollout,
     /// Its pods; new ones have the template's pins.
     pub units: Vec<Unit>,
@@ -290,6 +292,8 @@ pub struct Observed<'a> {
     pub superseded_by: Option<&'a str>,
     /// Until when the newer release has to wait, if this one is under way: so long it is looked after, but goes no further.
     pub superseded_at: Option<Timestamp>,
+    /// Whether its configs want to go elsewhere already, although no newer release is there yet.
+    pub is_overtaken: bool,
     /// Whether its versions are the good ones already: it succeeded, but could not record that.
     pub has_succeeded: bool,
     /// Why its versions are held because of it, if they are: it gave up, but could not record that.
@@ -366,6 +370,11 @@ pub struct Step {
 impl Release {
     pub fn configs(&self) -> impl Iterator<Item = &ConfigRef> {
         self.moves.iter().map(|step| &step.config)
+    }
+
+    /// Whether it takes a change back: it moves everybody to what is current.
+    pub fn takes_back(&self) -> bool {
+        !self.moves.is_empty() && self.moves.iter().all(|step| step.from == step.to)
     }
 
     /// Whether it failed, was left to a person, and that person wants it taken back.

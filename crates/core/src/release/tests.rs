@@ -24,6 +24,7 @@ struct Cluster {
     blocked: Option<Block>,
     superseded_by: Option<String>,
     superseded_at: Option<Timestamp>,
+    is_overtaken: bool,
     inherited: Vec<Record>,
     taken_over: BTreeSet<ConsumerId>,
     refused: BTreeMap<ConsumerId, String>,
@@ -42,6 +43,7 @@ fn deployment(name: &str, wave: i32, pins: &str) -> Member {
         is_newcomer: false,
         references: [app()].into(),
         concerned: [app()].into(),
+        stranded: BTreeSet::new(),
         rollout: Rollout {
             is_observed: true,
             desired: 3,
@@ -80,6 +82,7 @@ impl Cluster {
             blocked: None,
             superseded_by: None,
             superseded_at: None,
+            is_overtaken: false,
             inherited: Vec::new(),
             taken_over: BTreeSet::new(),
             refused: BTreeMap::new(),
@@ -99,6 +102,7 @@ impl Cluster {
             blocked: self.blocked.clone(),
             superseded_by: self.superseded_by.as_deref(),
             superseded_at: self.superseded_at,
+            is_overtaken: self.is_overtaken,
             has_succeeded: self.succeeded,
             held: self.held.as_deref(),
             inherited: &self.inherited,
@@ -966,6 +970,135 @@ fn a_change_that_is_taken_back_puts_consumers_back_as_they_were() {
     let mut never = Cluster::new(vec![deployment("web", 0, "")]);
     never.release.moves[0].to = "app-1".into();
     assert_eq!(never.run(), Phase::Superseded);
+}
+
+/// Everybody is left with what failed, and the change is taken back. Nothing is known of the release that failed.
+fn taken_back(members: Vec<Member>) -> Cluster {
+    let stranded = |member: Member| Member { stranded: [app()].into(), ..member };
+    let mut cluster = Cluster::new(members.into_iter().map(stranded).collect()).with_bad("app-2");
+    cluster.release.moves[0].to = "app-1".into();
+    cluster
+}
+
+#[test]
+fn who_was_left_with_what_failed_goes_back_in_one_step() {
+    let mut cluster = taken_back(vec![deployment("first", 0, NEW), deployment("second", 1, NEW)]);
+    cluster.policy.canary = Some(BatchSize::Pods(1));
+    cluster.policy.max_parallel = Some(1);
+    cluster.turn();
+    assert_eq!((cluster.pins("first").as_str(), cluster.pins("second").as_str()), (OLD, OLD), "nobody waits");
+    assert!(cluster.members.iter().all(|member| !member.is_gated));
+    cluster.release.wishes.abort = true;
+    assert_eq!(cluster.run(), Phase::Succeeded, "there is nothing else to go back to");
+    assert_eq!(cluster.held, None);
+}
+
+#[test]
+fn who_is_not_well_with_the_old_version_keeps_nobody_from_going_back() {
+    let mut cluster = taken_back(vec![deployment("first", 0, NEW), deployment("second", 0, NEW)]).with_bad("app-1");
+    cluster.refused = [(cluster.members[1].consumer.clone(), "frozen".to_owned())].into();
+    for _ in 0..3 {
+        cluster.turn();
+        cluster.members[1].pins = NEW.parse().unwrap();
+        cluster.wait(1);
+    }
+    assert_eq!(cluster.phase(), Phase::Progressing, "one is bad, the other one is still tried");
+    cluster.refused.clear();
+    assert_eq!(cluster.run(), Phase::Failed);
+    assert_eq!(cluster.pins("second"), OLD);
+    assert!(cluster.release.progress.reason.contains("mend it, or change the config"));
+    assert_eq!(cluster.held, None, "what is current is not held");
+}
+
+#[test]
+fn who_is_broken_by_another_config_that_failed_is_not_blamed_on_this_one() {
+    let other = ConfigRef::new(ConfigKind::Secret, "db");
+    let broken = Member { stranded: [other].into(), ..deployment("web", 0, OLD) };
+    let mut cluster = Cluster::new(vec![broken, deployment("api", 0, OLD)]);
+    for _ in 0..100 {
+        cluster.turn();
+        let since = Some(cluster.now - SignedDuration::from_secs(60));
+        for unit in &mut cluster.members[0].units {
+            (unit.is_ready, unit.since, unit.trouble) = (false, since, Some("CrashLoopBackOff".into()));
+        }
+        cluster.members[0].rollout.ready = 0;
+        if cluster.phase().has_ended() {
+            break;
+        }
+        cluster.wait(5);
+    }
+    assert_eq!(cluster.phase(), Phase::Succeeded);
+    assert!(
+        cluster.release.progress.reason.contains("web: it was broken before"),
+        "{}",
+        cluster.release.progress.reason
+    );
+}
+
+#[test]
+fn who_changed_its_code_and_still_has_what_failed_with_others_is_named() {
+    let joined = Member { template: "code-2".into(), ..deployment("web", 0, NEW) };
+    let mut cluster = Cluster::new(vec![joined, deployment("api", 0, OLD)]).with_bad("app-2");
+    let healthy = |cluster: &mut Cluster| {
+        let web = &mut cluster.members[0];
+        web.units = (0..3).map(|index| unit(&format!("web-{index}"), false, cluster.now)).collect();
+        web.rollout.ready = 3;
+    };
+    healthy(&mut cluster);
+    for _ in 0..50 {
+        cluster.turn();
+        healthy(&mut cluster);
+        if cluster.phase().has_ended() {
+            break;
+        }
+        cluster.wait(5);
+    }
+    assert_eq!(
+        (cluster.phase(), cluster.pins("web").as_str(), cluster.pins("api").as_str()),
+        (Phase::Failed, NEW, OLD)
+    );
+    let reason = &cluster.release.progress.reason;
+    assert!(
+        reason.contains("Deployment web still has it") && reason.contains("lockstep abort configmap/app"),
+        "{reason}"
+    );
+    cluster.release.wishes.abort = true;
+    assert_eq!((cluster.run(), cluster.pins("web").as_str()), (Phase::Aborted, OLD));
+}
+
+#[test]
+fn the_gate_of_what_failed_does_not_fall_by_itself() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]).with_bad("app-2");
+    (cluster.policy.canary, cluster.policy.automatic_rollback) = (Some(BatchSize::Pods(1)), false);
+    let hold = Some(crate::gate::hold(cluster.policy.bake));
+    for _ in 0..4 {
+        cluster.turn();
+        cluster.members[0].holds_for = hold;
+    }
+    assert_eq!(cluster.phase(), Phase::Failed);
+    assert!(cluster.members[0].is_gated && cluster.release.progress.watched_until.is_some());
+    cluster.members[0].units = vec![unit("web-0", false, cluster.now)];
+    assert_eq!(cluster.observe().actions, [], "there is time");
+    cluster.wait(600);
+    let actions = cluster.observe().actions;
+    assert!(matches!(actions[..], [Action::Pin { gate: Gate::FirstBatch { size: 1, .. }, .. }]), "{actions:?}");
+    cluster.members[0].is_gated = false;
+    assert_eq!(cluster.observe().progress.watched_until, None, "somebody opened it");
+}
+
+#[test]
+fn whom_a_newer_change_has_taken_along_already_nobody_undid() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    cluster.members[0].pins = "configmap/app=app-3".parse().unwrap();
+    cluster.is_overtaken = true;
+    cluster.wait(60);
+    cluster.turn();
+    assert_eq!((cluster.phase(), cluster.held.as_ref()), (Phase::Baking, None));
+    cluster.is_overtaken = false;
+    assert_eq!(cluster.run(), Phase::Failed);
 }
 
 #[test]

@@ -258,7 +258,8 @@ fn will_be_refused(request: &Request) -> bool {
     let is_outdated = !resource_version(new).is_empty() && resource_version(new) != resource_version(old);
     let reuses_name = annotation(new, names::VERSION).is_some_and(|name| annotation(old, names::VERSION) == Some(name));
     let is_going = !new["metadata"]["deletionTimestamp"].is_null();
-    !old.is_null() && (is_outdated || reuses_name || is_going || old["immutable"] == true)
+    let has_other_type = old["type"] != new["type"];
+    !old.is_null() && (is_outdated || reuses_name || is_going || has_other_type || old["immutable"] == true)
 }
 
 /// A config that is not in the table is not released yet: its adoption restarts nobody, so there is nothing to join.

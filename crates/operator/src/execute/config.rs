@@ -309,10 +309,12 @@ impl Executor {
         let owners = keepers(&managed.object, &id.config, Some(content.uid()));
         let written = content.write_version(&self.client, id, version, owners, &self.digest_key).await;
         let made = match written.doing(|| format!("create version {object} of {} in {}", id.config, id.namespace)) {
-            Err(error) if error.is_refusal() => {
+            // Its own draft may have taken the last place of a quota.
+            Err(error) if error.is_refusal() && !self.has_draft(id, version).await? => {
                 let reason = if id.config.kind == ConfigKind::Secret { error.told_of_secret() } else { error.told() };
                 return Ok(Some(Refusal::NotCreated { object: object.clone(), reason }));
             }
+            Err(error) if error.is_refusal() => None,
             made => made?,
         };
         let fact = if let Some(ConfigFact::Version(fact)) = made {
@@ -326,6 +328,11 @@ impl Executor {
         let fact = Some(Fact::Config(ConfigFact::Version(fact)));
         outcome.written.push(Written { watched: Watched::Config(id.config.kind), key, fact });
         Ok(None)
+    }
+
+    async fn has_draft(&self, id: &ConfigId, version: &Version) -> Result<bool, ExecuteError> {
+        let found = self.read(&version_id(id, &version.object)).await?;
+        Ok(found.is_some_and(|found| found.is_draft(&id.config, &version.digest, &self.digest_key)))
     }
 
     async fn find_version(&self, id: &ConfigId, version: &Version) -> Result<Option<VersionFact>, ExecuteError> {
@@ -544,9 +551,10 @@ fn observed(view: &ConfigView, digest: Option<lockstep_core::Digest>) -> Observe
         entry: view.entry.clone(),
         managed: view.managed.as_ref().map(|fact| managed(fact, view.held_is_outdated)),
         has_consumers: !view.consumers.is_empty(),
+        has_opted_out: view.source.is_none() && view.has_source_object,
         is_long_unused: view.unused.is_some_and(|since| since.elapsed() >= UNUSED),
         moving_to: view.moving_to.clone(),
-        has_stranded: view.has_stranded,
+        stranded: view.stranded,
         can_join: view.can_join,
         next_is_fresh: view.announced.is_some_and(|at| at.elapsed() < ANNOUNCEMENT),
         has_unpinned_templates: view.has_unpinned_templates,

@@ -149,6 +149,7 @@ impl Executor {
             blocked: view.blocked.clone(),
             superseded_by: view.superseded_by.as_deref(),
             superseded_at: view.superseded_at,
+            is_overtaken: view.is_overtaken,
             has_succeeded: view.has_succeeded,
             held: view.held.as_deref(),
             inherited: &view.inherited,
@@ -179,7 +180,7 @@ impl Executor {
                 );
                 self.tell(&view.id.namespace, &object, &step.progress, None).await;
                 outcome.ended = step.progress.phase.has_ended().then_some(step.progress.phase);
-            } else if step.progress.phase.has_ended() && step.progress.reason != old.reason {
+            } else if step.progress.phase.has_ended() && has_judged(old, &step.progress) {
                 self.tell_judged_later(&view.id.namespace, &object, &step.progress).await;
             }
             outcome.written.push(written_release(object));
@@ -404,6 +405,14 @@ impl Executor {
 }
 
 /// The configs of a release with their VersionedConfigs.
+/// Whether more is known of somebody who could not be judged when it ended.
+fn has_judged(old: &Progress, new: &Progress) -> bool {
+    let unjudged = |progress: &Progress| -> Vec<Option<String>> {
+        progress.consumers.iter().map(|record| record.unjudged.clone()).collect()
+    };
+    unjudged(old) != unjudged(new)
+}
+
 fn moved(view: &ReleaseView) -> Vec<(&ManagedFact, &ApiMove)> {
     let of = |step: &ApiMove| ConfigRef::from(&step.source);
     let managed = |step: &ApiMove| view.managed.iter().find(|managed| managed.config == of(step));

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use lockstep_core::plan::Stranded;
 use lockstep_core::policy::Policy;
 use lockstep_core::release::ConsumerId;
 use lockstep_core::retention::{Holding, Keepers};
@@ -164,8 +165,8 @@ pub struct ConfigView {
     pub unused: Option<Instant>,
     /// The version that a release moves it to.
     pub moving_to: Option<String>,
-    /// Whether a consumer still has a version that failed and was left to a person.
-    pub has_stranded: bool,
+    /// Whether consumers still have the held version.
+    pub stranded: Stranded,
     /// Whether what the held version failed together with is another by now.
     pub held_is_outdated: bool,
     pub can_join: bool,
@@ -218,6 +219,8 @@ struct Namespace {
     /// Whose version an object is.
     version_sources: BTreeMap<(ConfigKind, String), ConfigRef>,
     drafts: BTreeMap<(ConfigKind, String), DraftFact>,
+    /// Drafts that went because their configs never came.
+    withdrawn: BTreeSet<(ConfigKind, String)>,
     workloads: BTreeMap<WorkloadKey, WorkloadFact>,
     /// Which workload has a uid.
     uids: BTreeMap<String, WorkloadKey>,
@@ -524,6 +527,7 @@ impl Namespace {
                 let config = fact.config.clone();
                 self.sources.remove(&ConfigRef::new(kind, name));
                 self.drafts.remove(&(kind, name.to_owned()));
+                self.withdrawn.remove(&(kind, name.to_owned()));
                 self.version_sources.insert((kind, name.to_owned()), config.clone());
                 self.versions.entry(config.clone()).or_default().insert(name.to_owned(), fact);
                 Todo { configs: [config.clone()].into(), retention: [config].into(), ..Todo::default() }
@@ -532,6 +536,7 @@ impl Namespace {
                 let config = fact.config.clone();
                 self.remove_version(kind, name);
                 self.sources.remove(&ConfigRef::new(kind, name));
+                self.withdrawn.remove(&(kind, name.to_owned()));
                 self.drafts.insert((kind, name.to_owned()), fact);
                 Todo { retention: [config].into(), ..Todo::default() }
             }
@@ -539,8 +544,10 @@ impl Namespace {
     }
 
     fn remove_config(&mut self, kind: ConfigKind, name: &str) -> Todo {
-        if self.drafts.remove(&(kind, name.to_owned())).is_some() {
-            return Todo::default();
+        if let Some(draft) = self.drafts.remove(&(kind, name.to_owned())) {
+            // Whoever joined it runs what its config never said.
+            self.withdrawn.insert((kind, name.to_owned()));
+            return Todo { consumers: self.in_need_of_care(&draft.config).collect(), ..Todo::config(&draft.config) };
         }
         if let Some(config) = self.remove_version(kind, name) {
             return Todo { consumers: self.in_need_of_care(&config).collect(), ..Todo::config(&config) };
@@ -628,7 +635,8 @@ impl Namespace {
     /// Its pins, with what is current in the place of versions that nobody knows, and those. Where its pods run all the same, nothing is
     /// replaced: the version is gone, and they would be restarted with another one. A release knows itself what it moves.
     fn known_pins(&self, fact: &WorkloadFact) -> (Pins, Vec<Unknown>) {
-        let runs = fact.rollout.has_arrived() && fact.rollout.idle.is_none();
+        let is_withdrawn = |(config, pin): (&ConfigRef, &Pin)| self.withdrawn.contains(&(config.kind, pin.to_string()));
+        let runs = fact.rollout.has_arrived() && fact.rollout.idle.is_none() && !fact.pins.iter().any(is_withdrawn);
         if runs || !self.releases_of(fact.references.iter()).is_empty() {
             return (fact.pins.clone(), Vec::new());
         }
@@ -797,7 +805,7 @@ impl Namespace {
             unused: self.unused.get(config).copied(),
             has_unpinned_templates: self.users_of(config).any(|(_, fact)| fact.pins.get(config).is_none()),
             moving_to: self.moving_to(config),
-            has_stranded: self.stranded(config).next().is_some(),
+            stranded: self.is_stranded(config),
             held_is_outdated: self.held_is_outdated(config),
             can_join: self.can_join(config, default),
             validation: self.validation(config),
@@ -870,6 +878,7 @@ impl Namespace {
             protected: [entry.current, entry.next, entry.moving]
                 .into_iter()
                 .flatten()
+                .chain(managed.as_ref().and_then(|managed| managed.released().map(str::to_owned)))
                 .chain(of_source)
                 .chain(self.needed_by_releases(config))
                 .collect(),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use lockstep_core::health::{Rollout, Unit};
 use lockstep_core::keys::{is_concerned, missing};
+use lockstep_core::plan::Stranded;
 use lockstep_core::policy::Policy;
 use lockstep_core::release::{Block, ConsumerId, Member, Move, Phase, Record, Release, State, is_new_pod};
 use lockstep_core::storm;
@@ -29,6 +30,7 @@ pub struct ReleaseView {
     pub superseded_by: Option<String>,
     /// Until when the newer release has to wait.
     pub superseded_at: Option<Timestamp>,
+    pub is_overtaken: bool,
     pub has_succeeded: bool,
     pub held: Option<String>,
     pub inherited: Vec<Record>,
@@ -588,7 +590,12 @@ impl Namespace {
 
     pub(super) fn next_name(&self, config: &ConfigRef) -> String {
         let prefix = release_prefix(config);
+        // A name that somebody still speaks of is not given again, whoever deleted the release.
+        let managed = self.managed.get(config).map(|managed| &managed.object);
+        let retried = managed.and_then(|object| object.spec.retry.as_ref());
+        let held = self.held(config).map(|held| &held.release);
         let names = self.releases.keys().chain(self.lost.keys()).chain(self.unreadable_releases());
+        let names = names.chain(retried).chain(held);
         let numbers = names.filter_map(|name| name.strip_prefix(&prefix)?.parse::<u64>().ok());
         // People may write Releases, too: with a number that has no successor, theirs is simply in the way.
         format!("{prefix}{}", numbers.max().unwrap_or(0).saturating_add(1))
@@ -620,7 +627,8 @@ impl Namespace {
         });
         let is_done = |step: &Move| {
             let released = self.managed.get(&step.config).and_then(ManagedFact::released);
-            step.from != step.to && released == Some(step.to.as_str())
+            // One that takes a change back moves to what is current all the time.
+            (step.from != step.to || fact.has_ended()) && released == Some(step.to.as_str())
         };
         let unreadable = fact.core.configs().find_map(|config| self.unreadable_policy(config));
         let blocked = if let Some(unreadable) = unreadable {
@@ -657,6 +665,7 @@ impl Namespace {
             blocked,
             superseded_by: superseded_by.map(|newer| newer.core.name.clone()),
             superseded_at,
+            is_overtaken: self.is_overtaken(&fact.core),
             has_succeeded: !fact.core.moves.is_empty() && fact.core.moves.iter().all(is_done),
             held,
             inherited: self.inherited(fact),
@@ -675,6 +684,14 @@ impl Namespace {
         }
     }
 
+    /// Whether one of its configs is about to move to another version: it is wanted, or offered to whoever joins.
+    fn is_overtaken(&self, release: &Release) -> bool {
+        release.moves.iter().any(|step| {
+            let wanted = self.candidates.get(&step.config).cloned().or_else(|| self.entry(&step.config).next);
+            wanted.is_some_and(|wanted| wanted != step.to)
+        })
+    }
+
     fn policy_of(&self, fact: &ReleaseFact, default: &Policy) -> Policy {
         let mut policies = fact.core.configs().map(|config| self.policy(config, default));
         let first = policies.next().unwrap_or_else(|| default.clone());
@@ -690,41 +707,56 @@ impl Namespace {
         let earlier = fact.object.spec.supersedes.as_ref().and_then(|name| self.releases.get(name));
         let left = earlier.filter(|earlier| earlier.core.progress.phase == Phase::Superseded);
         let left = left.into_iter().flat_map(|earlier| &earlier.core.progress.consumers);
-        let stranded = fact.core.configs().flat_map(|config| self.stranded(config));
-        let mut inherited: BTreeMap<&ConsumerId, &Record> = stranded.map(|record| (&record.consumer, record)).collect();
+        let mut inherited: BTreeMap<&ConsumerId, &Record> = BTreeMap::new();
+        for config in fact.core.configs() {
+            let failed = self.held(config).and_then(|held| self.releases.get(&held.release));
+            let records = failed.into_iter().flat_map(|failed| &failed.core.progress.consumers);
+            let stranded: BTreeSet<ConsumerId> = self.stranded(config).map(WorkloadFact::id).collect();
+            let known = |record: &&Record| stranded.contains(&record.consumer) && record.configs.contains(config);
+            inherited.extend(records.filter(known).map(|record| (&record.consumer, record)));
+        }
         inherited.extend(left.map(|record| (&record.consumer, record)));
         inherited.into_values().cloned().collect()
     }
 
-    /// The consumers that still have a version of a config which failed and was left to a person. Whoever has it by a later wish, as after
-    /// `rollout undo`, is none of them.
-    pub(super) fn stranded(&self, config: &ConfigRef) -> impl Iterator<Item = &Record> {
-        let failed = self.last_judged(config).filter(|fact| fact.core.progress.phase == Phase::Failed);
-        let records = failed.into_iter().flat_map(move |fact| {
-            let step = fact.core.moves.iter().find(|step| step.config == *config && step.from != step.to);
-            step.into_iter().flat_map(|step| fact.core.progress.consumers.iter().map(move |record| (record, &step.to)))
-        });
-        let is_stranded = move |record: &Record, to: &String| {
-            let was_left = !matches!(record.state, State::LeftAlone | State::Gone | State::Restored);
-            let mut users = self.changeable(config);
-            was_left
-                && record.configs.contains(config)
-                && users.any(|(_, fact)| {
-                    let pin = fact.pins.get(config).map(ToString::to_string);
-                    fact.id() == record.consumer && pin.as_ref() == Some(to)
-                })
-        };
-        records.filter(move |(record, to)| is_stranded(record, to)).map(|(record, _)| record)
+    fn held(&self, config: &ConfigRef) -> Option<&lockstep_api::Held> {
+        self.managed.get(config)?.object.status.as_ref()?.held.as_ref()
     }
 
-    /// The last release of a config that somebody could learn something from.
-    fn last_judged(&self, config: &ConfigRef) -> Option<&ReleaseFact> {
+    /// The consumers that have the held version of a config, and use a key of it that is another than in what is current. The release that
+    /// failed with it may be gone by now: what is held is what counts.
+    fn stranded(&self, config: &ConfigRef) -> impl Iterator<Item = &WorkloadFact> {
+        let released = self.managed.get(config).and_then(ManagedFact::released);
+        let held = self.held(config).filter(|held| {
+            let has_ended = self.releases.get(&held.release).is_none_or(ReleaseFact::has_ended);
+            has_ended && !self.lost.contains_key(&held.release)
+        });
+        held.zip(released).into_iter().flat_map(move |(held, released)| {
+            let keys = |object: &str| self.versions.get(config)?.get(object)?.keys.as_ref();
+            self.changeable(config).map(|(_, fact)| fact).filter(move |fact| {
+                let pin = fact.pins.get(config).map(ToString::to_string);
+                pin.as_ref() == Some(&held.object)
+                    && held.object != released
+                    && is_concerned(fact.used.get(config), keys(&held.object), keys(released))
+            })
+        })
+    }
+
+    pub(super) fn is_stranded(&self, config: &ConfigRef) -> Stranded {
+        if self.stranded(config).next().is_none() {
+            return Stranded::Nobody;
+        }
         let judged = self.releases.values().filter(|fact| {
             let phase = fact.core.progress.phase;
             phase.has_ended() && !matches!(phase, Phase::Superseded | Phase::Rejected)
         });
         let own = judged.filter(|fact| fact.core.configs().any(|own| own == config));
-        own.max_by_key(|fact| fact.core.progress.ended_at)
+        let last = own.max_by_key(|fact| fact.core.progress.ended_at);
+        let took_back = |fact: &ReleaseFact| {
+            let mut moves = fact.core.moves.iter();
+            moves.any(|step| step.config == *config && step.from == step.to)
+        };
+        if last.is_some_and(took_back) { Stranded::ForGood } else { Stranded::Somebody }
     }
 
     /// Another release under way that moves one of its consumers, or one of its configs.
@@ -739,13 +771,14 @@ impl Namespace {
         })
     }
 
-    /// Whom another release moves right now, or has moved since this one with a config of its.
+    /// Whom another release moves right now, or has moved since this one with a config of its, and not back.
     fn taken_over(&self, fact: &ReleaseFact) -> BTreeSet<ConsumerId> {
         let is_later = |other: &ReleaseFact| other.core.progress.started_at > fact.core.progress.started_at;
         let others = self.releases.values().filter(|other| other.core.name != fact.core.name);
         let records = others.filter(|other| other.is_under_way() || is_later(other)).flat_map(|other| {
             let moves_one = |record: &&Record| {
-                other.is_under_way() || record.configs.iter().any(|config| fact.core.configs().any(|own| own == config))
+                let shares = || record.configs.iter().any(|config| fact.core.configs().any(|own| own == config));
+                other.is_under_way() || (record.state != State::Restored && shares())
             };
             other.core.progress.consumers.iter().filter(moves_one)
         });
@@ -760,14 +793,16 @@ impl Namespace {
         self.releases.values().filter(|other| other.core.name != fact.core.name).filter(is_later).find(moves_one)
     }
 
-    /// Whether a person asked for it: they chose the version, or promote it. The guard is against storms, not against people.
+    /// Whether a person asked for it: they chose the version, promote it, or took back what failed. The guard is against storms, not against people.
     fn is_asked_for(&self, fact: &ReleaseFact) -> bool {
         let is_chosen = |step: &lockstep_api::Move| {
             let managed = self.managed.get(&ConfigRef::from(&step.source));
             let choice = managed.and_then(|managed| managed.object.spec.current.as_ref());
             choice.is_some_and(|choice| choice.version == step.to_version || choice.version == step.to)
         };
-        fact.core.wishes.promote || fact.object.spec.moves.iter().any(is_chosen)
+        let goes_back =
+            || fact.core.takes_back() && fact.core.configs().any(|config| self.stranded(config).next().is_some());
+        fact.core.wishes.promote || fact.object.spec.moves.iter().any(is_chosen) || goes_back()
     }
 
     /// What has to pass before consumers may be rolled again.
@@ -809,6 +844,8 @@ impl Namespace {
         let is_newcomer = moves().any(|step| self.is_younger(fact, step, now));
         let concerned =
             moves().filter(|step| self.concerns(step, fact, policy)).map(|step| step.config.clone()).collect();
+        let is_stranded = |config: &&ConfigRef| self.stranded(config).any(|stranded| stranded.id() == fact.id());
+        let stranded = fact.references.iter().filter(is_stranded).cloned().collect();
         let lacks = self.lacks_key(fact);
         let unit = |pod: &&PodFact| {
             let is_new = is_new_pod(&pod.pins, &fact.pins, references.iter());
@@ -828,6 +865,7 @@ impl Namespace {
             is_newcomer,
             references,
             concerned,
+            stranded,
             rollout: Rollout { is_midway: rollout.is_midway || has_other_code, ..rollout },
             can_gate: fact.gate.can_close && stand_in.is_none(),
             is_young: fact.owner.kind == "DaemonSet" && !all_older(&units, policy, now),

@@ -116,6 +116,13 @@ pub(super) fn in_wave(mut workload: Value, wave: i32) -> Value {
     workload
 }
 
+/// Whatever its config says.
+pub(super) fn always_healthy(mut workload: Value) -> Value {
+    let container = &mut workload["spec"]["template"]["spec"]["containers"][0];
+    container["env"] = json!([{"name": "PORT", "value": "8080"}, {"name": "BEHAVIOR", "value": "healthy"}]);
+    workload
+}
+
 /// The same workload with other code: what counts is that the pod spec is another one.
 pub(super) fn with_new_code(mut workload: Value) -> Value {
     workload["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = json!(2);

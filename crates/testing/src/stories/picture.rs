@@ -55,7 +55,9 @@ fn config(object: &Value) -> String {
     let source = object["spec"]["source"]["name"].as_str().unwrap_or_default();
     let current = status["current"]["version"].as_str().unwrap_or("without a version");
     let held = status["held"]["version"].as_str().map(|held| format!(", held {held}"));
-    format!("config {source} {current}{}", held.unwrap_or_default())
+    let is_unfollowed = |condition: &Value| condition["type"] == "Followed" && condition["status"] == "False";
+    let followed = if list(&status["conditions"]).any(is_unfollowed) { ", not followed" } else { "" };
+    format!("config {source} {current}{}{followed}", held.unwrap_or_default())
 }
 
 /// The names of all versions, by their objects.

@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use super::Step::{Apply, Delete, Patch, Undo, Until};
 use super::Story;
-use super::objects::{config, daemon_set, deployment, in_wave, policy, reads_one_key, stateful_set, with_new_code};
+use super::objects::{
+    always_healthy, config, daemon_set, deployment, in_wave, policy, reads_one_key, stateful_set, with_new_code,
+};
 
 macro_rules! stories {
     ($($name:ident)*) => {
@@ -33,6 +35,9 @@ stories! {
     new_code_in_the_middle_keeps_the_config
     code_and_config_that_fail_together_are_left_to_a_person
     what_was_left_to_a_person_is_taken_back_with_the_change
+    what_was_left_to_a_person_is_taken_back_although_its_release_is_gone
+    who_changed_its_code_goes_back_with_the_config
+    who_opts_out_runs_the_config_itself_with_its_next_code
     a_newer_change_takes_the_place
     one_bad_config_of_two_takes_both_back_and_its_repair_brings_both
     a_person_goes_back_to_an_earlier_version
@@ -309,6 +314,60 @@ fn what_was_left_to_a_person_is_taken_back_with_the_change() -> Story {
                release configmap-app-2 Succeeded
                config app 1.0.0
                workload web 1.0.0",
+    }
+}
+
+fn what_was_left_to_a_person_is_taken_back_although_its_release_is_gone() -> Story {
+    Story {
+        given: given(&json!({"automaticRollback": false, "canary": {"size": 1}}), vec![web(2)]),
+        steps: vec![
+            Until("workload web 1.0.0 1.0.0"),
+            change("red", "crash"),
+            Until("release configmap-app-1 Failed"),
+            Delete("release/configmap-app-1"),
+            change("blue", "healthy"),
+        ],
+        ends: "release configmap-app-2 Succeeded
+               config app 1.0.0
+               workload web 1.0.0 1.0.0",
+    }
+}
+
+fn who_changed_its_code_goes_back_with_the_config() -> Story {
+    let healthy = || always_healthy(web(1));
+    Story {
+        given: given(&json!({}), vec![deployment("api", 1, &["app"]), healthy()]),
+        steps: vec![
+            Until("workload web 1.0.0"),
+            Until("workload api 1.0.0"),
+            Apply(vec![config("app", "red", "crash"), with_new_code(healthy())]),
+            Until("release configmap-app-1 Failed"),
+            Until("workload api 1.0.0"),
+            Until("workload web r2"),
+            change("blue", "healthy"),
+        ],
+        ends: "release configmap-app-1 Failed
+               release configmap-app-2 Succeeded
+               config app 1.0.0
+               workload api 1.0.0
+               workload web 1.0.0",
+    }
+}
+
+fn who_opts_out_runs_the_config_itself_with_its_next_code() -> Story {
+    Story {
+        given: given(&json!({}), vec![web(1)]),
+        steps: vec![
+            Until("workload web 1.0.0"),
+            Patch(
+                "configmap/app",
+                json!({"metadata": {"labels": {"lockstep.dev/versioned": null}}, "data": {"COLOR": "green"}}),
+            ),
+            Until("config app 1.0.0, not followed"),
+            Apply(vec![with_new_code(web(1))]),
+        ],
+        ends: "config app 1.0.0, not followed
+               workload web ?",
     }
 }
 

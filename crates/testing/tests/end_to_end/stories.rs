@@ -38,6 +38,9 @@ play! {
     new_code_in_the_middle_keeps_the_config
     code_and_config_that_fail_together_are_left_to_a_person
     what_was_left_to_a_person_is_taken_back_with_the_change
+    what_was_left_to_a_person_is_taken_back_although_its_release_is_gone
+    who_changed_its_code_goes_back_with_the_config
+    who_opts_out_runs_the_config_itself_with_its_next_code
     a_newer_change_takes_the_place
     one_bad_config_of_two_takes_both_back_and_its_repair_brings_both
     a_person_goes_back_to_an_earlier_version

@@ -2,6 +2,7 @@
 
 use super::{Failure, Machine, RECHECK, ROLLOUT, STATEFUL_SET, after, listed};
 use crate::health::{Goal, Verdict, runs_failed};
+use crate::pins::Pins;
 use crate::policy::JoinedFailure;
 use crate::release::{Action, ConsumerId, Counts, Gate, Phase, Record, Release, State, Step};
 
@@ -11,6 +12,10 @@ impl Machine<'_> {
     pub(super) fn fail(&mut self, failure: Failure) {
         let Failure { reason, joined } = failure;
         let policy = self.observed.policy;
+        if self.release().takes_back() {
+            let told = "It has the old version again and is not well with it: mend it, or change the config";
+            return self.enter(Phase::Failed, format!("{reason}. {told}"));
+        }
         if let Some(consumer) = joined.filter(|_| policy.joining.on_failure == JoinedFailure::Hold) {
             let config = self.release().configs().next().map(ToString::to_string).unwrap_or_default();
             let (name, kind) = (&consumer.name, consumer.kind.to_lowercase());
@@ -74,7 +79,7 @@ impl Machine<'_> {
         let reason = self.progress.reason.clone();
         if left.is_empty() {
             let end = self.progress.ends_as.unwrap_or(Phase::RolledBack);
-            self.enter(end, reason);
+            self.end_back(end, reason);
         } else if self.now >= deadline {
             let not_back = left.iter().map(|consumer| self.not_back(consumer)).collect::<Vec<_>>();
             self.enter(Phase::Failed, format!("{reason}. Not all is back: {}", listed(&not_back)));
@@ -82,6 +87,34 @@ impl Machine<'_> {
             self.wake_at(deadline.min(after(self.now, RECHECK)));
         }
         self.finish()
+    }
+
+    /// Who changed its code with the config is left to a person. If others failed, nobody has been told yet.
+    fn end_back(&mut self, end: Phase, reason: String) {
+        let still_has_it = |record: &&Record| {
+            let member = self.member(&record.consumer);
+            let pins = member.filter(|_| record.state != State::LeftAlone).map(|member| &member.pins);
+            record.has_joined && pins.is_some_and(|pins| self.still_has_it(record, pins))
+        };
+        let theirs: Vec<&Record> = self.progress.consumers.iter().filter(still_has_it).collect();
+        match theirs.first() {
+            Some(record) if end == Phase::RolledBack => {
+                let consumer = &record.consumer;
+                let config = record.configs.first().map(ToString::to_string).unwrap_or_default();
+                let more =
+                    if theirs.len() > 1 { format!(", and so do {} more", theirs.len() - 1) } else { String::new() };
+                let told = format!(
+                    "{consumer} still has it{more}, because it changed its code, too: `lockstep abort {config}` puts back its config"
+                );
+                self.enter(Phase::Failed, format!("{reason}. The others are back. {told}"));
+            }
+            _ => self.enter(end, reason),
+        }
+    }
+
+    fn still_has_it(&self, record: &Record, pins: &Pins) -> bool {
+        let target = self.release().target(pins, record);
+        target == *pins && Release::restored(pins, record) != *pins
     }
 
     /// What keeps a consumer from being as it was, and what helps.

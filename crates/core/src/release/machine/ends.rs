@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Machine, RECHECK, after, later, listed};
+use crate::health::Unit;
 use crate::release::{Action, Phase, Record, Stage, State};
 
 /// So many times the bake, at most.
@@ -61,6 +62,13 @@ impl Machine<'_> {
         let left = |record: &Record| matches!(record.state, State::LeftAlone | State::Gone);
         let records = &self.progress.consumers;
         if !records.is_empty() && records.iter().all(left) {
+            // Nobody refused it: they joined the change that comes after it.
+            if self.observed.is_overtaken {
+                self.wake_at(after(self.now, RECHECK));
+                "its consumers have a newer version already: waits for the release of that"
+                    .clone_into(&mut self.progress.reason);
+                return;
+            }
             let why = listed(&self.not_judged());
             if records.iter().all(|record| record.state == State::Gone) {
                 // Nobody refused it: it goes on to whoever uses the config now.
@@ -125,7 +133,11 @@ impl Machine<'_> {
         let member = self.member(&record.consumer)?;
         let runs = member.units.iter().any(|unit| unit.is_new && unit.is_ready);
         let homeless = member.units.iter().filter(|unit| unit.is_new).find_map(|unit| unit.homeless.as_ref());
+        let left = member.units.iter().find(|unit| !unit.is_new && self.release().takes_back());
         match (&member.rollout.idle, homeless) {
+            (Some(_), _) if let Some(Unit { name, .. }) = left => {
+                Some(format!("pod {name} still runs what was taken back: `kubectl delete pod {name}`"))
+            }
             (Some(idle), _) if !runs => Some(idle.clone()),
             (_, Some(why)) => Some(format!("a pod is not ready: {why}")),
             _ => None,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Failure, Machine, PAUSED, RECHECK, ROLLOUT, STATEFUL_SET, after};
+use super::{Failure, Machine, RECHECK, ROLLOUT, STATEFUL_SET, after};
 use crate::gate;
 use crate::health::{self, Goal, Health, Rollout, Unit, Verdict};
 use crate::release::{Action, Block, Counts, Gate, Member, Observed, Phase, Record, Stage, State, Step};
@@ -20,7 +20,7 @@ impl Machine<'_> {
             self.enter(Phase::Superseded, format!("release {newer} took its place"));
             return self.finish();
         }
-        if self.release().wishes.abort {
+        if self.is_aborted() {
             self.give_up("aborted by a person".to_owned(), Phase::Aborted);
             return self.finish();
         }
@@ -34,13 +34,13 @@ impl Machine<'_> {
         self.take_in_members();
         self.adjust_gates();
         let failure = self.look_at_consumers().or_else(|| self.relapse());
-        if let Some(failure) = failure {
+        if let Some(failure) = failure.filter(|_| !self.has_others_to_take_back()) {
             self.fail(failure);
         } else if self.release().wishes.paused {
             let reason = self.paused();
             self.enter(Phase::Paused, reason);
         } else if let Some(Block::Unreadable(what)) = &self.observed.blocked {
-            self.enter(Phase::Paused, format!("{what}; failures still put the old version back"));
+            self.enter(Phase::Paused, format!("{what}; {}", self.despite_all()));
         } else if let Some((newer, at)) = newer.zip(self.observed.superseded_at) {
             self.await_successor(newer, at);
         } else {
@@ -49,25 +49,38 @@ impl Machine<'_> {
         self.finish()
     }
 
+    /// Whether a person wants what was before. What takes a change back has nothing else to go to.
+    pub(super) fn is_aborted(&self) -> bool {
+        self.release().wishes.abort && !self.release().takes_back()
+    }
+
+    /// Whether somebody who is not well may not keep others from going back.
+    fn has_others_to_take_back(&self) -> bool {
+        let is_open = |record: &Record| matches!(record.state, State::Waiting | State::Pinning);
+        let since = self.progress.started_at.unwrap_or(self.now);
+        let has_time = self.now < after(since, self.observed.policy.progress_deadline);
+        self.release().takes_back() && has_time && self.progress.consumers.iter().any(is_open)
+    }
+
     /// A Rollout has steps of its own, which we do not stop.
     fn paused(&self) -> String {
         let goes_on = |record: &&Record| record.state == State::Rolling && record.consumer.kind == ROLLOUT;
+        let paused = self.paused_by_a_person();
         match self.progress.consumers.iter().find(goes_on) {
             Some(Record { consumer, .. }) => {
                 format!(
-                    "{PAUSED}. {consumer} goes on with its own steps: `kubectl argo rollouts pause {}` stops it",
+                    "{paused}. {consumer} goes on with its own steps: `kubectl argo rollouts pause {}` stops it",
                     consumer.name
                 )
             }
-            None => PAUSED.to_owned(),
+            None => paused,
         }
     }
 
     /// Nobody wants it any more, but what was moved must not be left alone either.
     fn await_successor(&mut self, newer: &str, at: Timestamp) {
         let when = if at == Timestamp::MAX { "once that is resumed".to_owned() } else { format!("at {at:.0}") };
-        self.progress.reason =
-            format!("release {newer} takes its place {when}; failures still put the old version back");
+        self.progress.reason = format!("release {newer} takes its place {when}; {}", self.despite_all());
         self.wake_at(at.min(after(self.now, RECHECK)));
     }
 
@@ -192,7 +205,8 @@ impl Machine<'_> {
         let size = record.batch.filter(|_| of_policy.is_some() || is_unreadable).or(of_policy)?;
         let is_first = self.progress.stage == Stage::FirstBatch && record.wave == self.progress.wave;
         let can_gate = member.can_gate && (!member.is_young || member.is_gated || record.batch.is_some());
-        (is_first && can_gate && !record.has_joined && size < member.rollout.desired).then_some(size)
+        let is_meant = is_first && can_gate && !record.has_joined && !self.release().takes_back();
+        (is_meant && size < member.rollout.desired).then_some(size)
     }
 
     fn note(&mut self, record: &mut Record, health: &Health) -> Option<Failure> {
@@ -362,7 +376,8 @@ impl Machine<'_> {
         let under_way = all.clone().filter(|(_, record)| matches!(record.state, State::Rolling)).count();
         let again = all.clone().filter(|(_, record)| record.state == State::Pinning);
         let fresh = all.filter(|(_, record)| record.state == State::Waiting && record.wave <= self.progress.wave);
-        let room = self.observed.policy.max_parallel.map_or(usize::MAX, |max| max.max(1).saturating_sub(under_way));
+        let most = self.observed.policy.max_parallel.filter(|_| !self.release().takes_back());
+        let room = most.map_or(usize::MAX, |max| max.max(1).saturating_sub(under_way));
         again.chain(fresh).map(|(index, _)| index).take(room).collect()
     }
 
@@ -409,6 +424,38 @@ impl Machine<'_> {
         if let Some(rest) = falls {
             self.wake_at(after(self.now, rest.max(RECHECK)));
         }
+    }
+
+    /// It failed and was left to a person: behind a gate, the rest must not follow by itself.
+    pub(super) fn keep_gates(mut self) -> Step {
+        if self.progress.watched_until.is_none() || self.observed.blocked.is_some() || !self.observed.can_judge {
+            return self.finish();
+        }
+        let mut falls = None;
+        let mut renew = Vec::new();
+        for (record, member, hold) in self.gates_that_fall() {
+            let rest = hold.saturating_sub(self.ready_for(member) + gate::RENEW_BEFORE);
+            falls = falls.into_iter().chain([rest]).min();
+            if rest.is_zero() {
+                let gate = self.first_batch(member, record.batch.unwrap_or(1));
+                renew.push(Action::Pin { consumer: record.consumer.clone(), pins: member.pins.clone(), gate });
+            }
+        }
+        self.actions.extend(renew);
+        match falls {
+            Some(rest) => self.wake_at(after(self.now, rest.max(RECHECK))),
+            None => self.progress.watched_until = None,
+        }
+        self.finish()
+    }
+
+    /// Who is held by a gate that goes by time, and has the version of this release.
+    pub(super) fn gates_that_fall(&self) -> impl Iterator<Item = (&Record, &Member, Duration)> {
+        self.progress.consumers.iter().filter_map(|record| {
+            let member = self.member(&record.consumer).filter(|member| member.is_gated)?;
+            let has_it = self.release().target(&member.pins, record) == member.pins;
+            has_it.then_some((record, member, member.holds_for?))
+        })
     }
 
     fn open_gates(&mut self) {

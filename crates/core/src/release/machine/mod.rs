@@ -13,12 +13,14 @@ use jiff::Timestamp;
 
 use super::{Action, ConsumerId, Counts, Member, Move, Observed, Phase, Progress, Record, Release, State, Step};
 use crate::health::{self, Before};
+use crate::pins::{Pin, Pins};
 
 /// How many consumers a sentence names.
 const LISTED: usize = 5;
-const PAUSED: &str = "paused by a person; failures still put the old version back";
 const ROLLOUT: &str = "Rollout";
 const STATEFUL_SET: &str = "StatefulSet";
+/// For how long the gates of what failed are kept closed, if nobody does anything about it.
+const GATES_KEPT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How soon to look again at what has no event of its own.
 const RECHECK: Duration = Duration::from_secs(5);
 
@@ -38,6 +40,7 @@ pub fn step(observed: &Observed<'_>, now: Timestamp) -> Step {
     match observed.release.progress.phase {
         Phase::Succeeded => machine.watch_later(),
         Phase::Failed if observed.release.is_to_be_taken_back() => machine.take_back(),
+        Phase::Failed => machine.keep_gates(),
         phase if phase.has_ended() => machine.finish(),
         Phase::RollingBack => machine.put_back(),
         Phase::Pending => machine.wait_to_start(),
@@ -86,6 +89,22 @@ impl<'a> Machine<'a> {
         if phase.has_ended() {
             self.progress.ended_at = Some(self.now);
         }
+        if phase == Phase::Failed && self.gates_that_fall().next().is_some() {
+            self.progress.watched_until = Some(after(self.now, GATES_KEPT));
+        }
+    }
+
+    fn paused_by_a_person(&self) -> String {
+        format!("paused by a person; {}", self.despite_all())
+    }
+
+    /// What happens also while it stands still.
+    fn despite_all(&self) -> &'static str {
+        if self.observed.policy.automatic_rollback {
+            "failures still put the old version back"
+        } else {
+            "failures still stop it"
+        }
     }
 
     fn wake_at(&mut self, at: Timestamp) {
@@ -121,6 +140,10 @@ impl<'a> Machine<'a> {
             }
             // Behind a gate of ours it did not join: a release moved it of which nothing is known any more.
             None if is_there => (self.pins_from(member), member.template.clone(), Before::default(), !member.is_gated),
+            None if !member.stranded.is_empty() => {
+                let (pins, before) = self.before_it_was_stranded(member);
+                (pins, member.template.clone(), before, false)
+            }
             // Other code is on its way out: if that fails, nobody can say which of the two is to blame.
             None => (member.pins.clone(), member.template.clone(), fresh_before(), member.rollout.is_midway),
         };
@@ -142,6 +165,20 @@ impl<'a> Machine<'a> {
         })
     }
 
+    /// What it had before a release of which nothing is known any more left it with what failed. If that is no config of ours, it is broken
+    /// by something that is not ours to mend.
+    fn before_it_was_stranded(&self, member: &Member) -> (Pins, Before) {
+        let mut pins = member.pins.clone();
+        let ours = self.release().moves.iter().filter(|step| member.stranded.contains(&step.config));
+        let mut is_ours = false;
+        for step in ours {
+            pins.put(&step.config, Some(&Pin::Version(step.from.clone())));
+            is_ours = true;
+        }
+        let broken = if is_ours { 0 } else { member.rollout.desired };
+        (pins, Before { broken, moved_at: None })
+    }
+
     /// Whether its template is pinned to all that is released, although nobody was told to pin it: it joined.
     fn runs_it_all(&self, member: &Member) -> bool {
         let is_its = |step: &&Move| step.from != step.to && member.references.contains(&step.config);
@@ -150,10 +187,10 @@ impl<'a> Machine<'a> {
             && steps.all(|step| member.pins.get(&step.config).is_some_and(|pin| pin.to_string() == step.to))
     }
 
-    fn pins_from(&self, member: &Member) -> crate::pins::Pins {
+    fn pins_from(&self, member: &Member) -> Pins {
         let mut pins = member.pins.clone();
         for step in self.release().moves.iter().filter(|step| member.references.contains(&step.config)) {
-            pins.put(&step.config, Some(&crate::pins::Pin::Version(step.from.clone())));
+            pins.put(&step.config, Some(&Pin::Version(step.from.clone())));
         }
         pins
     }

@@ -1,7 +1,7 @@
 //! Before a release starts: what it waits for, and what stops it for good.
 
-use super::{Machine, PAUSED};
-use crate::release::{Action, Block, Phase, Stage, Step};
+use super::Machine;
+use crate::release::{Action, Block, Member, Phase, Stage, Step};
 
 /// A record has some 300 bytes, up to 600 with long names, and the API server stores 1.5 MiB at most.
 const MAX_CONSUMERS: usize = 2500;
@@ -14,7 +14,7 @@ impl Machine<'_> {
             // It started and ended in one step, and could not record that.
             self.take_in_members();
             self.end_well();
-        } else if self.release().wishes.abort {
+        } else if self.is_aborted() {
             let reason = "aborted by a person before it started".to_owned();
             self.actions.push(Action::Hold { reason: reason.clone() });
             self.enter(Phase::Aborted, reason);
@@ -22,7 +22,8 @@ impl Machine<'_> {
             // Held before it started: its content is invalid, or it is too large.
             self.enter(Phase::Rejected, reason);
         } else if self.release().wishes.paused {
-            self.enter(Phase::Paused, PAUSED);
+            let paused = self.paused_by_a_person();
+            self.enter(Phase::Paused, paused);
         } else if let Some(block) = self.observed.blocked.clone() {
             self.wait_for(&block);
         } else if let Some(reason) = self.is_stopped_by_somebody() {
@@ -41,10 +42,16 @@ impl Machine<'_> {
         self.finish()
     }
 
-    /// What a person has stopped is not started again by a change of config.
+    /// What a person has stopped is not started again by a change of config. What goes back to exactly what it was starts nothing.
     fn is_stopped_by_somebody(&self) -> Option<String> {
-        let mut moved = self.observed.members.iter().filter(|member| !member.concerned.is_empty());
-        moved.find_map(|member| Some(format!("waits for {}: {}", member.consumer, member.rollout.stopped.as_ref()?)))
+        let goes_back = |member: &&Member| {
+            let mut known = self.observed.inherited.iter();
+            let record = known.find(|record| record.consumer == member.consumer && !record.has_joined);
+            self.release().takes_back() && record.is_some_and(|record| record.template_before == member.template)
+        };
+        let moved = self.observed.members.iter().filter(|member| !member.concerned.is_empty());
+        let mut started = moved.filter(|member| !goes_back(member));
+        started.find_map(|member| Some(format!("waits for {}: {}", member.consumer, member.rollout.stopped.as_ref()?)))
     }
 
     fn is_too_large(&self) -> Option<String> {
@@ -57,7 +64,9 @@ impl Machine<'_> {
     }
 
     fn takes_nothing_back(&self) -> bool {
-        self.observed.inherited.is_empty() && self.release().moves.iter().all(|step| step.from == step.to)
+        let is_stranded = |member: &Member| self.release().configs().any(|config| member.stranded.contains(config));
+        let has_anybody = !self.observed.inherited.is_empty() || self.observed.members.iter().any(is_stranded);
+        self.release().takes_back() && !has_anybody
     }
 
     fn wait_for(&mut self, block: &Block) {
@@ -80,7 +89,10 @@ impl Machine<'_> {
         self.progress.started_at = Some(self.now);
         self.progress.stage = Stage::FirstBatch;
         self.take_in_members();
-        self.progress.wave = self.progress.consumers.iter().map(|record| record.wave).min().unwrap_or(0);
+        let waves = self.progress.consumers.iter().map(|record| record.wave);
+        // Whoever goes back waits for nobody.
+        let wave = if self.release().takes_back() { waves.max() } else { waves.min() };
+        self.progress.wave = wave.unwrap_or(0);
         self.enter(Phase::Progressing, String::new());
     }
 }
