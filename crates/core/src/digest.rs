@@ -112,7 +112,9 @@ fn write(content: &Content<'_>, sink: &mut impl FnMut(&[u8])) {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 
 #[cfg(test)]

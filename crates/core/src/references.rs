@@ -55,10 +55,10 @@ const PLACES: [(&str, ConfigKind, Role); 26] = [
 
 /// Every reference of a pod spec, in the order of [`PLACES`].
 pub fn references(pod_spec: &Value) -> Vec<Reference> {
-    let mut found = Vec::new();
+    let (mut found, mut elements) = (Vec::new(), Vec::new());
     for (path, kind, role) in PLACES {
-        visit(pod_spec, path, "", &mut |name, pointer| {
-            found.push(Reference { config: ConfigRef::new(kind, name), role, pointer });
+        visit(pod_spec, path, &mut elements, &mut |name, elements| {
+            found.push(Reference { config: ConfigRef::new(kind, name), role, pointer: pointer(path, elements) });
         });
     }
     found
@@ -76,21 +76,38 @@ pub fn content_configs(pod_spec: &Value) -> Vec<ConfigRef> {
     configs
 }
 
-fn visit(value: &Value, path: &str, pointer: &str, found: &mut impl FnMut(&str, String)) {
+/// `elements` are the places in lists on the way: most ways lead nowhere, so nothing is written down before a name is found.
+fn visit(value: &Value, path: &str, elements: &mut Vec<usize>, found: &mut impl FnMut(&str, &[usize])) {
     let (step, rest) = path.split_once('/').unwrap_or((path, ""));
     if step == "*" {
         for (index, element) in value.as_array().into_iter().flatten().enumerate() {
-            visit(element, rest, &format!("{pointer}/{index}"), found);
+            elements.push(index);
+            visit(element, rest, elements, found);
+            elements.pop();
         }
     } else if let Some(next) = value.get(step) {
-        let pointer = format!("{pointer}/{step}");
         match next.as_str() {
             // Kubernetes takes an empty name for no reference.
-            Some(name) if rest.is_empty() && !name.is_empty() => found(name, pointer),
-            _ if !rest.is_empty() => visit(next, rest, &pointer, found),
+            Some(name) if rest.is_empty() && !name.is_empty() => found(name, elements),
+            _ if !rest.is_empty() => visit(next, rest, elements, found),
             _ => {}
         }
     }
+}
+
+/// A path, with the places in lists in the place of its `*`.
+fn pointer(path: &str, elements: &[usize]) -> String {
+    let mut elements = elements.iter();
+    let mut pointer = String::with_capacity(path.len() + 1 + elements.len());
+    for step in path.split('/') {
+        pointer.push('/');
+        let index = if step == "*" { elements.next() } else { None };
+        match index {
+            Some(index) => pointer.push_str(&index.to_string()),
+            None => pointer.push_str(step),
+        }
+    }
+    pointer
 }
 
 #[cfg(test)]

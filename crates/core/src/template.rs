@@ -98,11 +98,17 @@ pub fn annotation(pins: &Pins) -> Value {
 
 /// A digest of the pod spec, whatever versions it runs: another one means other code.
 pub fn digest(template: &Value) -> String {
-    let plain = with_pins(template, &Pins::default(), Carrier::Annotation);
-    let bytes = plain["spec"].to_string();
+    let nothing = Pins::default();
+    // Most templates name no versions: they need not be copied.
+    let is_plain = replacements(template, &nothing, Carrier::Annotation).is_empty();
+    let text = if is_plain {
+        template["spec"].to_string()
+    } else {
+        with_pins(template, &nothing, Carrier::Annotation)["spec"].to_string()
+    };
     let content = crate::digest::Content {
         secret_type: "",
-        text: [("spec", bytes.as_bytes())].into(),
+        text: [("spec", text.as_bytes())].into(),
         binary: std::collections::BTreeMap::new(),
     };
     crate::digest::Digest::of_config_map(&content).full()[..DIGEST_LENGTH].to_owned()
