@@ -28,6 +28,7 @@ mod queue;
 mod server;
 mod tables;
 mod unreadable;
+mod untyped;
 mod verdict;
 mod watch;
 pub mod workshop;

@@ -142,8 +142,9 @@ fn of_process<T>(
 ) -> impl Future<Output = T> + Send {
     // Here, and not when it is first asked: it may be dropped before.
     let forgets = Forgets { process, task };
+    // Work carries all that it needs to know: it is put down once, and not moved again on its way into the runtime.
+    let mut future = Box::pin(future);
     async move {
-        let mut future = std::pin::pin!(future);
         poll_fn(|context| {
             let is_held_up = lock(&forgets.process).holds_up(task, context.waker());
             if is_held_up { Poll::Pending } else { future.as_mut().poll(context) }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::stream::{BoxStream, select_all};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
-use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
+use kube::api::{ApiResource, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, watcher};
 use kube::{Api, Client, Resource};
@@ -20,6 +20,7 @@ use crate::facts::{
 use crate::index::{Fact, Watched};
 use crate::kinds::WorkloadKind;
 use crate::unreadable::{Guarded, Unreadable};
+use crate::untyped::Untyped;
 
 /// Helm keeps its releases as Secrets, many and large: nobody mounts them.
 const NOT_HELM: &str = "type!=helm.sh/release.v1";
@@ -142,12 +143,12 @@ impl Scoped {
     }
 
     fn workloads(&self, place: usize, kind: WorkloadKind) -> BoxStream<'static, WatchEvent> {
-        let api: Api<Guarded<DynamicObject>> = match &self.scope {
+        let api: Api<Guarded<Untyped>> = match &self.scope {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind.resource),
             None => Api::all_with(self.client.clone(), &kind.resource),
         };
         let resource = kind.resource.clone();
-        let read = move |object: DynamicObject| Ok(WorkloadFact::read(&kind, &object).map(Fact::Workload));
+        let read = move |object: Untyped| Ok(WorkloadFact::read(&kind, &object.0).map(Fact::Workload));
         self.stream_with(api, resource, Config::default(), Watched::Workload(place), read)
     }
 

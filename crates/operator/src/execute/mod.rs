@@ -203,6 +203,13 @@ fn join(patch: &mut Value, besides: Value) {
     }
 }
 
+/// A status, for the object as it was. Large statuses are put into it as they are, and not copied.
+fn status_patch(at: ResourceVersion, status: Value) -> Patch<Value> {
+    let metadata = json!({"resourceVersion": at.0.to_string()});
+    let fields = [("metadata".to_owned(), metadata), ("status".to_owned(), status)];
+    Patch::Merge(Value::Object(fields.into_iter().collect()))
+}
+
 fn written_managed(fact: &ManagedFact) -> Written {
     let key = facts::key(&fact.object.metadata);
     Written { watched: Watched::VersionedConfig, key, fact: Some(Fact::Managed(Box::new(fact.clone()))) }

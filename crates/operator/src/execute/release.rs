@@ -16,7 +16,9 @@ use lockstep_core::{ConfigRef, Pins, gate};
 use serde_json::{Value, json};
 
 use super::status::{config_reference, summary, whole};
-use super::{Doing, ExecuteError, Executor, Written, keepers, patch_params, post_params, written_managed};
+use super::{
+    Doing, ExecuteError, Executor, Written, keepers, patch_params, post_params, status_patch, written_managed,
+};
 use crate::events::Reason;
 use crate::facts::{Key, ManagedFact, ReleaseFact, ResourceVersion, WorkloadFact};
 use crate::guards::{conflict, delete_as_it_was};
@@ -328,8 +330,7 @@ impl Executor {
     pub(super) async fn note(&self, managed: &ManagedFact, status: Value) -> Result<ManagedFact, ExecuteError> {
         let (name, namespace) = (managed.object.name_any(), managed.object.namespace().unwrap_or_default());
         let api: Api<VersionedConfig> = Api::namespaced(self.client.clone(), &namespace);
-        let version = managed.resource_version.0.to_string();
-        let patch = Patch::Merge(json!({"metadata": {"resourceVersion": version}, "status": status}));
+        let patch = status_patch(managed.resource_version, status);
         let written = api.patch_status(&name, &patch_params(), &patch).await;
         let object = written.doing(|| format!("report on VersionedConfig {name} in {namespace}"))?;
         Ok(ManagedFact::read(object))
@@ -344,8 +345,7 @@ impl Executor {
             body["consumers"] = json!([]);
         }
         // Nobody else writes it; the version makes sure of that.
-        let version = fact.resource_version.0.to_string();
-        let patch = Patch::Merge(json!({"metadata": {"resourceVersion": version}, "status": body}));
+        let patch = status_patch(fact.resource_version, body);
         let name = &fact.core.name;
         let written = api.patch_status(name, &patch_params(), &patch).await;
         written.doing(|| format!("record release {name} in {namespace}"))

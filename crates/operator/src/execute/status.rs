@@ -4,14 +4,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Api;
-use kube::api::Patch;
 use lockstep_api::ConditionType::{self, Followed, Ready};
 use lockstep_api::{Consumer, GivenName, Held, VersionSummary, VersionedConfig, VersionedConfigStatus};
 use lockstep_core::version::remember;
 use lockstep_core::{Given, Pin, Version};
 use serde_json::{Value, json};
 
-use super::{ConfigOutcome, Doing, ExecuteError, Executor, patch_params, written_managed};
+use super::{ConfigOutcome, Doing, ExecuteError, Executor, patch_params, status_patch, written_managed};
 use crate::events::Reason;
 use crate::facts::{ConfigFact, ManagedFact, ResourceVersion, VersionFact};
 use crate::index::{ConfigId, ConfigView, Fact, WorkloadKey};
@@ -186,8 +185,7 @@ impl Executor {
                 body[field] = json!([]);
             }
         }
-        let version = managed.resource_version.0.to_string();
-        let patch = Patch::Merge(json!({"metadata": {"resourceVersion": version}, "status": body}));
+        let patch = status_patch(managed.resource_version, body);
         let written = api.patch_status(&name, &patch_params(), &patch).await;
         let fact =
             ManagedFact::read(written.doing(|| format!("report on VersionedConfig {name} in {}", id.namespace))?);
