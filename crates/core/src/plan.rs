@@ -18,6 +18,8 @@ pub struct Source {
     pub version_name: Option<String>,
     pub changed_by: Option<String>,
     pub reason: Option<String>,
+    /// What keeps it from becoming a version, whatever it holds, in one sentence.
+    pub obstacle: Option<String>,
     /// Why its content breaks a rule of its policy, if it does.
     pub invalid: Option<String>,
 }
@@ -38,8 +40,10 @@ pub struct Observed {
     pub has_opted_out: bool,
     /// Whether neither a source nor a consumer was seen for a good while. Who is recreated is gone for a moment, too.
     pub is_long_unused: bool,
-    /// The version that a release under way moves it to.
+    /// The version that a release under way moves it to, or one that waits for that one's end.
     pub moving_to: Option<String>,
+    /// The version that a release under way moves it to.
+    pub under_way: Option<String>,
     /// Whether consumers still have the held version.
     pub stranded: Stranded,
     /// Whether a workload that is written meanwhile may have the new version at once.
@@ -157,6 +161,8 @@ pub enum Refusal {
     ObjectInTheWay { object: String },
     #[error("its new version {object} cannot be created: {reason}")]
     NotCreated { object: String, reason: String },
+    #[error("{0}")]
+    Obstacle(String),
 }
 
 pub fn plan(observed: &Observed) -> Vec<Action> {
@@ -221,6 +227,9 @@ impl Wanted {
 }
 
 fn wanted_version(observed: &Observed, source: &Source) -> Result<Wanted, Refusal> {
+    if let Some(obstacle) = &source.obstacle {
+        return Err(Refusal::Obstacle(obstacle.clone()));
+    }
     let length = observed.config.name.len();
     if length > MAX_CONFIG_NAME_LENGTH {
         return Err(Refusal::NameTooLong { length });
@@ -381,7 +390,7 @@ fn publish(observed: &Observed, current: &str, to: Option<&str>, actions: &mut V
     };
     let to = to.filter(|to| !is_withdrawn(to));
     // A release under way goes on for a while although its config already wants to go elsewhere, or must not.
-    let moving = observed.moving_to.clone();
+    let moving = observed.under_way.clone().or_else(|| observed.moving_to.clone());
     let moving = moving.filter(|moving| moving != current && !is_taken_back && !is_withdrawn(moving));
     let moving = moving.or_else(|| to.clone());
     let entry = Entry {
@@ -409,7 +418,14 @@ mod tests {
     }
 
     fn source(letter: char) -> Source {
-        Source { digest: digest(letter), version_name: None, changed_by: None, reason: None, invalid: None }
+        Source {
+            digest: digest(letter),
+            version_name: None,
+            changed_by: None,
+            reason: None,
+            obstacle: None,
+            invalid: None,
+        }
     }
 
     fn fresh(letter: char) -> Observed {
@@ -423,6 +439,7 @@ mod tests {
             has_opted_out: false,
             is_long_unused: false,
             moving_to: None,
+            under_way: None,
             stranded: Stranded::Nobody,
             can_join: true,
             next_is_fresh: false,
@@ -632,6 +649,9 @@ mod tests {
         observed.source = Some(source('c'));
         assert_eq!(published(&observed).moving, Some(object('b')));
         observed.moving_to = Some(object('c'));
+        observed.under_way = Some(object('b'));
+        assert_eq!(published(&observed).moving, Some(object('b')), "the other one waits for its end");
+        observed.under_way = None;
         assert_eq!(published(&observed).moving, Some(object('c')));
     }
 
@@ -895,6 +915,26 @@ mod tests {
         observed.entry.next = Some("app-announced".into());
         observed.source = Some(Source { version_name: Some("current".into()), ..source('b') });
         assert_eq!(plan(&observed)[0], Action::Publish(settled));
+    }
+
+    #[test]
+    fn what_cannot_become_a_version_is_not_offered_and_what_is_current_is_handed_out() {
+        let mut observed = adopted('a');
+        observed.source = Some(source('b'));
+        let offered = published(&observed);
+        assert_eq!(offered.next, Some(object('b')));
+        let no_policy = Source { obstacle: Some("there is no policy".into()), ..source('b') };
+        (observed.entry, observed.source) = (offered, Some(no_policy));
+        let refused = Action::Refuse(Refusal::Obstacle("there is no policy".into()));
+        assert_eq!(plan(&observed), [Action::Publish(entry('a', 'a')), refused.clone()], "it is withdrawn");
+        observed.entry = entry('a', 'a');
+        assert_eq!(plan(&observed), std::slice::from_ref(&refused));
+        managed(&mut observed).released = Some(object('b'));
+        assert_eq!(
+            plan(&observed),
+            [Action::Publish(entry('a', 'b')), refused],
+            "a release that was under way has succeeded"
+        );
     }
 
     #[test]

@@ -154,9 +154,9 @@ impl Controller {
                 let work = self.index.apply(watch.0, &key, *fact);
                 self.take_up(work, delay);
             }
-            What::Gone { key, is_listing } => {
+            What::Gone { key, at, is_listing } => {
                 self.note_listed(&watch, &key, is_listing);
-                let work = self.index.remove(watch.0, &key);
+                let work = self.index.remove_at(watch.0, &key, at);
                 self.take_up(work, GATHER);
             }
             What::Unreadable { key, unreadable, is_listing } => {

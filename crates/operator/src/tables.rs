@@ -117,10 +117,21 @@ impl Tables {
         Arc::clone(namespaces.entry(namespace.to_owned()).or_default())
     }
 
+    fn api(&self, namespace: &str) -> Api<PinTable> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
     /// Writes what can be written of a batch, and tells everybody what came of theirs.
     async fn write(&self, namespace: &str, lineage: &mut Lineage, mut batch: Vec<Waiting>) {
         for waiting in &batch {
             lineage.learn(waiting.publication.seen.as_ref());
+        }
+        // The table that we remember may be gone, with its namespace or by somebody's hand: nobody is refused before we have looked.
+        if !lineage.admits(&batch) {
+            match self.api(namespace).get_opt(names::PIN_TABLE).await {
+                Ok(found) => lineage.read(found.as_ref()),
+                Err(error) => return tell_failed(batch, &error),
+            }
         }
         for _ in 0..ATTEMPTS {
             batch = lineage.still_wanted(batch);
@@ -158,7 +169,7 @@ impl Tables {
         lineage: &mut Lineage,
         batch: &[Waiting],
     ) -> kube::Result<Option<Arc<TableFact>>> {
-        let api: Api<PinTable> = Api::namespaced(self.client.clone(), namespace);
+        let api = self.api(namespace);
         let manager = Some(names::FIELD_MANAGER.to_owned());
         let written = if let Some(known) = &lineage.newest {
             let params = PatchParams { field_manager: manager, ..PatchParams::default() };
@@ -200,6 +211,16 @@ impl Lineage {
         self.since = self.version();
     }
 
+    fn entry(&self, config: &ConfigRef) -> Entry {
+        self.newest.as_ref().map(|newest| newest.entry(config)).unwrap_or_default()
+    }
+
+    /// Whether all of a batch was decided on what we know.
+    fn admits(&self, batch: &[Waiting]) -> bool {
+        let publications = || batch.iter().map(|waiting| &waiting.publication);
+        self.newest.is_none() || publications().all(|publication| publication.holds(&self.entry(&publication.config)))
+    }
+
     /// It was based on what we know: so whatever was ours since then is so still.
     fn wrote(&mut self, written: &PinTable) -> Arc<TableFact> {
         let written = Arc::new(TableFact::read(written));
@@ -215,7 +236,7 @@ impl Lineage {
         let mut wanted: Vec<Waiting> = Vec::new();
         for waiting in batch {
             let Publication { config, entry, .. } = &waiting.publication;
-            let standing = self.newest.as_ref().map(|newest| newest.entry(config)).unwrap_or_default();
+            let standing = self.entry(config);
             let together = wanted.iter().rfind(|other| other.publication.config == *config);
             let will_stand = together.map_or(&standing, |other| &other.publication.entry);
             if !waiting.publication.holds(will_stand) {

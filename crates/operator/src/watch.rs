@@ -15,7 +15,8 @@ use lockstep_core::ConfigKind;
 use crate::backoff::WatchBackoff;
 use crate::environment::Randomness;
 use crate::facts::{
-    self, ConfigFact, Key, ManagedFact, NamespaceFact, PodFact, PolicyFact, ReleaseFact, TableFact, WorkloadFact,
+    self, ConfigFact, Key, ManagedFact, NamespaceFact, PodFact, PolicyFact, ReleaseFact, ResourceVersion, TableFact,
+    WorkloadFact,
 };
 use crate::index::{Fact, Watched};
 use crate::kinds::WorkloadKind;
@@ -48,6 +49,7 @@ pub enum What {
     /// Also for an object that is of no interest any more.
     Gone {
         key: Key,
+        at: ResourceVersion,
         is_listing: bool,
     },
     /// An object that is there and cannot be read.
@@ -200,7 +202,7 @@ fn understand<K: Resource>(
         let resource_version = facts::resource_version(object.meta());
         match object.object().and_then(read) {
             Ok(Some(fact)) => What::Seen { key, fact: Box::new(fact), is_listing },
-            Ok(None) => What::Gone { key, is_listing },
+            Ok(None) => What::Gone { key, at: resource_version, is_listing },
             Err(fault) => {
                 let unreadable = Box::new(Unreadable { resource_version, about, fault });
                 What::Unreadable { key, unreadable, is_listing }
@@ -212,7 +214,10 @@ fn understand<K: Resource>(
         watcher::Event::InitApply(object) => seen(object, true),
         watcher::Event::InitDone => What::Listed,
         watcher::Event::Apply(object) => seen(object, false),
-        watcher::Event::Delete(object) => What::Gone { key: facts::key(object.meta()), is_listing: false },
+        watcher::Event::Delete(object) => {
+            let (key, at) = (facts::key(object.meta()), facts::resource_version(object.meta()));
+            What::Gone { key, at, is_listing: false }
+        }
     }
 }
 

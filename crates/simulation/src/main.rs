@@ -104,7 +104,8 @@ fn playing(arguments: &Arguments) -> Playing {
 
 /// One seed: its story as it is, and, if it fails, made small.
 fn replay(seed: u64, arguments: &Arguments) -> bool {
-    let playing = playing(arguments);
+    let asked = playing(arguments);
+    let playing = Playing { is_told: asked.is_told && arguments.whole, ..asked.clone() };
     let schedule = Schedule::of(seed).skipping(&playing.skipped);
     if arguments.scene {
         println!("{}", schedule.scene.tell());
@@ -117,8 +118,12 @@ fn replay(seed: u64, arguments: &Arguments) -> bool {
     };
     println!("{violation}\nnoticed at {}", Seconds(outcome.noticed));
     if !arguments.whole {
-        let quiet = Playing { is_told: false, ..playing };
-        println!("\n{}", lockstep_simulation::shrink::shrink(&schedule, &violation, outcome.noticed, &quiet).tell());
+        let small = lockstep_simulation::shrink::shrink(&schedule, &violation, outcome.noticed, &playing);
+        println!("\n{}", small.tell());
+        // The story is shorter than that of all that happened.
+        if asked.is_told {
+            stage::play(&small.schedule, &asked);
+        }
     }
     true
 }

@@ -257,6 +257,15 @@ fn waves_follow_one_another_after_their_bake() {
 }
 
 #[test]
+fn whoever_changes_its_code_ahead_of_its_wave_is_not_waited_for_before_it() {
+    let mut second = deployment("second", 1, OLD);
+    second.rollout.is_midway = true;
+    let mut cluster = Cluster::new(vec![deployment("first", 0, OLD), second]);
+    assert_eq!(cluster.run(), Phase::Succeeded);
+    assert_eq!(cluster.written.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["first", "second"]);
+}
+
+#[test]
 fn a_canary_stops_after_the_first_batch_until_it_has_baked() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
     cluster.policy.canary = Some(BatchSize::Pods(1));
@@ -954,6 +963,69 @@ fn what_is_to_be_superseded_later_is_looked_after_but_goes_no_further() {
     bad.roll();
     assert_eq!(bad.run(), Phase::RolledBack);
     assert_eq!(bad.pins("web"), "configmap/app=app-1");
+}
+
+/// A release of two configs, and a consumer of both that has these pins.
+fn with_other(pins: &str) -> Cluster {
+    let other = ConfigRef::new(ConfigKind::ConfigMap, "other");
+    let mut member = deployment("web", 0, pins);
+    member.references.insert(other.clone());
+    member.concerned = [other.clone()].into();
+    let mut cluster = Cluster::new(vec![member]);
+    cluster.release.moves.push(Move { config: other, from: "other-1".into(), to: "other-2".into() });
+    cluster
+}
+
+#[test]
+fn whoever_joined_with_a_part_of_a_release_goes_back_with_all_of_it() {
+    let mut cluster = with_other("configmap/app=app-2,configmap/other=other-1");
+    cluster.turn();
+    assert_eq!(cluster.pins("web"), "configmap/app=app-2,configmap/other=other-2");
+    cluster.turn();
+    cluster.release.wishes.abort = true;
+    assert_eq!(cluster.run(), Phase::Aborted);
+    assert_eq!(cluster.pins("web"), "configmap/app=app-1,configmap/other=other-1");
+}
+
+#[test]
+fn what_a_consumer_uses_only_since_the_release_goes_back_with_it() {
+    let mut cluster = with_other("configmap/other=other-1");
+    cluster.members[0].references.remove(&app());
+    cluster.turn();
+    cluster.turn();
+    cluster.members[0].references.insert(app());
+    cluster.members[0].template = "code-2".into();
+    cluster.members[0].pins = "configmap/app=app-2,configmap/other=other-2".parse().unwrap();
+    cluster.turn();
+    cluster.release.wishes.abort = true;
+    assert_eq!(cluster.run(), Phase::Aborted);
+    assert_eq!(cluster.pins("web"), "configmap/app=app-1,configmap/other=other-1");
+}
+
+#[test]
+fn whoever_joined_before_it_started_goes_back_when_it_is_aborted() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, NEW), deployment("api", 0, OLD)]);
+    cluster.members[0].concerned.clear();
+    cluster.blocked = Some(Block::Release("configmap-other-1".into()));
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Pending);
+    cluster.release.wishes.abort = true;
+    assert_eq!(cluster.run(), Phase::Aborted);
+    assert!(cluster.held.is_some());
+    assert_eq!((cluster.pins("web").as_str(), cluster.pins("api").as_str()), (OLD, OLD));
+}
+
+#[test]
+fn whoever_joined_before_it_started_goes_back_when_the_change_is_taken_back() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, NEW), deployment("api", 0, OLD)]);
+    cluster.members[1].concerned.clear();
+    cluster.release.moves[0].to = "app-1".into();
+    assert_eq!(cluster.run(), Phase::Succeeded);
+    assert_eq!((cluster.pins("web").as_str(), cluster.pins("api").as_str()), (OLD, OLD));
+    let mut nobody = Cluster::new(vec![deployment("api", 0, OLD)]);
+    nobody.members[0].concerned.clear();
+    nobody.release.moves[0].to = "app-1".into();
+    assert_eq!(nobody.run(), Phase::Superseded, "nobody had it");
 }
 
 #[test]

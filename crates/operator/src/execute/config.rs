@@ -57,15 +57,13 @@ impl Executor {
             outcome.digest = content.resource_version.parse().ok().map(|at| (ResourceVersion(at), digest.clone()));
         }
         let obstacle = content.as_deref().and_then(Content::obstacle).or_else(|| obstacle(&view));
-        if let Some(obstacle) = obstacle {
-            let report = Report { refusal: Some(obstacle), ..Report::default() };
-            self.report(&view, view.managed.as_ref(), report, &mut outcome).await?;
-            return Ok(outcome);
-        }
         self.check_unaccounted(&mut view, &mut outcome).await?;
         let mut observed = observed(&view, digest);
-        if let (Some(source), Some(read)) = (&mut observed.source, &content) {
-            source.invalid = self.validate(&view, read).await?;
+        if let Some(source) = &mut observed.source {
+            source.obstacle = obstacle;
+            if let Some(read) = content.as_ref().filter(|_| source.obstacle.is_none()) {
+                source.invalid = self.validate(&view, read).await?;
+            }
         }
         outcome.wake = wake(&view, &observed);
         let mut actions = plan(&observed);
@@ -542,6 +540,7 @@ fn observed(view: &ConfigView, digest: Option<lockstep_core::Digest>) -> Observe
         version_name: source.version_name.clone(),
         changed_by: source.changed_by.clone(),
         reason: source.reason.clone(),
+        obstacle: None,
         invalid: None,
     });
     Observed {
@@ -554,6 +553,7 @@ fn observed(view: &ConfigView, digest: Option<lockstep_core::Digest>) -> Observe
         has_opted_out: view.source.is_none() && view.has_source_object,
         is_long_unused: view.unused.is_some_and(|since| since.elapsed() >= UNUSED),
         moving_to: view.moving_to.clone(),
+        under_way: view.under_way.clone(),
         stranded: view.stranded,
         can_join: view.can_join,
         next_is_fresh: view.announced.is_some_and(|at| at.elapsed() < ANNOUNCEMENT),

@@ -32,6 +32,9 @@ use counts::Counts;
 pub use releases::{How, Lost, ReleaseView, Start};
 pub use unreadable::ObjectId;
 
+/// Of how many objects of a namespace we remember that they went.
+const GONE_REMEMBERED: usize = 500;
+
 /// What is watched: one entry for each kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Watched {
@@ -163,8 +166,10 @@ pub struct ConfigView {
     pub announced: Option<Instant>,
     /// When it was first found without source and consumers.
     pub unused: Option<Instant>,
-    /// The version that a release moves it to.
+    /// The version that a release moves it to, or one that waits for that one's end.
     pub moving_to: Option<String>,
+    /// The version that a release under way moves it to.
+    pub under_way: Option<String>,
     /// Whether consumers still have the held version.
     pub stranded: Stranded,
     /// Whether what the held version failed together with is another by now.
@@ -250,6 +255,8 @@ struct Namespace {
     pods_are_known: bool,
     /// Objects that cannot be read, by what they are and their names.
     unreadable: BTreeMap<(Watched, String), Unreadable>,
+    /// What went last, and when.
+    gone: BTreeMap<(Watched, String), ResourceVersion>,
 }
 
 impl Index {
@@ -284,6 +291,18 @@ impl Index {
             self.count_releases(name);
         }
         work.within(name)
+    }
+
+    /// A watch says that it is gone, which we may know better: our own write may have made it anew since. And what we wrote before it went
+    /// may be told us only now.
+    pub fn remove_at(&mut self, watched: Watched, key: &Key, at: ResourceVersion) -> Vec<Work> {
+        if let Some(namespace) = self.namespaces.get_mut(&key.namespace) {
+            if namespace.last_seen(watched, key) > Some(at) {
+                return Vec::new();
+            }
+            namespace.note_gone(watched, &key.name, at);
+        }
+        self.remove(watched, key)
     }
 
     pub fn remove(&mut self, watched: Watched, key: &Key) -> Vec<Work> {
@@ -450,7 +469,19 @@ impl Namespace {
     /// The version of an object that was last seen, also of one that could not be read.
     fn last_seen(&self, watched: Watched, key: &Key) -> Option<ResourceVersion> {
         let unreadable = self.unreadable.get(&(watched, key.name.clone())).map(|found| found.resource_version);
-        self.known_version(watched, key).max(unreadable)
+        let gone = self.gone.get(&(watched, key.name.clone())).copied();
+        self.known_version(watched, key).max(unreadable).max(gone)
+    }
+
+    /// For as long as an answer may be on its way that is older.
+    fn note_gone(&mut self, watched: Watched, name: &str, at: ResourceVersion) {
+        self.gone.insert((watched, name.to_owned()), at);
+        if self.gone.len() > GONE_REMEMBERED {
+            let oldest = self.gone.iter().min_by_key(|(_, at)| **at).map(|(object, _)| object.clone());
+            if let Some(oldest) = oldest {
+                self.gone.remove(&oldest);
+            }
+        }
     }
 
     fn known_version(&self, watched: Watched, key: &Key) -> Option<ResourceVersion> {
@@ -805,6 +836,7 @@ impl Namespace {
             unused: self.unused.get(config).copied(),
             has_unpinned_templates: self.users_of(config).any(|(_, fact)| fact.pins.get(config).is_none()),
             moving_to: self.moving_to(config),
+            under_way: self.under_way(config),
             stranded: self.is_stranded(config),
             held_is_outdated: self.held_is_outdated(config),
             can_join: self.can_join(config, default),

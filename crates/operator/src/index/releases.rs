@@ -382,12 +382,24 @@ impl Namespace {
         watched.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Where a release under way or about to start moves a config.
+    /// Where a release under way or about to start moves a config. Of two, the one that waits for the other's end has the last word.
     pub(super) fn moving_to(&self, config: &ConfigRef) -> Option<String> {
+        let last = self.moving(config).min_by_key(|(fact, _)| fact.is_under_way());
+        last.map(|(_, step)| step.to.clone())
+    }
+
+    /// Where a release that has started moves a config.
+    pub(super) fn under_way(&self, config: &ConfigRef) -> Option<String> {
+        let mut started = self.moving(config).filter(|(fact, _)| fact.is_under_way());
+        started.next().map(|(_, step)| step.to.clone())
+    }
+
+    fn moving(&self, config: &ConfigRef) -> impl Iterator<Item = (&ReleaseFact, &Move)> {
         let open = self.releases.values().chain(self.lost.values()).filter(|fact| {
             !fact.has_ended() && fact.core.progress.phase != Phase::RollingBack && !self.is_superseded(fact)
         });
-        open.flat_map(|fact| &fact.core.moves).find(|step| step.config == *config).map(|step| step.to.clone())
+        let moves = open.flat_map(|fact| fact.core.moves.iter().map(move |step| (fact, step)));
+        moves.filter(move |(_, step)| step.config == *config)
     }
 
     fn is_superseded(&self, fact: &ReleaseFact) -> bool {
@@ -1038,6 +1050,18 @@ mod tests {
         ConfigRef::new(ConfigKind::ConfigMap, name)
     }
 
+    fn consumer(pins: &str) -> WorkloadFact {
+        let kind = crate::kinds::built_in().into_iter().find(|kind| kind.resource.kind == "Deployment").unwrap();
+        let template = serde_json::json!({
+            "metadata": {"annotations": {lockstep_core::names::PINS: pins}},
+            "spec": {"volumes": [{"configMap": {"name": "app"}}]},
+        });
+        let metadata = serde_json::json!({"name": "web", "namespace": "n", "uid": "web", "resourceVersion": "1"});
+        let metadata = serde_json::from_value(metadata).unwrap();
+        let object = kube::core::DynamicObject { types: None, metadata, data: kind.wrap(template) };
+        WorkloadFact::read(&kind, &object).unwrap()
+    }
+
     #[test]
     fn a_release_that_is_deleted_under_way_is_lost_for_as_long_as_somebody_can_own_it() {
         let mut namespace = Namespace::default();
@@ -1051,6 +1075,48 @@ mod tests {
         assert_eq!(namespace.moving_to(&config("app")), None, "nobody wants it any more");
         namespace.apply_release("configmap-app-1", release(1, "Succeeded", "Ready"));
         assert!(namespace.remove_release("configmap-app-1").lost.is_empty(), "it has ended");
+    }
+
+    #[test]
+    fn whoever_has_what_is_held_is_stranded_whatever_became_of_the_release() {
+        let mut namespace = Namespace::default();
+        let mut fact = managed("app", "configmap-app-1");
+        fact.object.status.as_mut().unwrap().current =
+            serde_json::from_value(serde_json::json!({"version": "1.0.0", "number": 1, "object": "app-0"})).unwrap();
+        namespace.apply_managed("configmap-app", fact);
+        namespace.apply_workload(0, "web", Some(consumer("configmap/app=app-2")));
+        assert_eq!(namespace.is_stranded(&config("app")), Stranded::Somebody);
+        namespace.apply_release("configmap-app-1", release(1, "RollingBack", "Rolling"));
+        assert_eq!(namespace.is_stranded(&config("app")), Stranded::Nobody, "it is under way");
+        namespace.apply_release("configmap-app-1", release(1, "RolledBack", "Rolling"));
+        assert_eq!(namespace.is_stranded(&config("app")), Stranded::Somebody, "it had joined");
+        let mut back = release(2, "Failed", "Rolling");
+        back.core.moves[0].to = "app-0".into();
+        namespace.apply_release("configmap-app-2", back);
+        assert_eq!(namespace.is_stranded(&config("app")), Stranded::ForGood, "that was tried");
+        assert_eq!(namespace.next_name(&config("app")), "configmap-app-3");
+        namespace.apply_workload(0, "web", Some(consumer("configmap/app=app-0")));
+        assert_eq!(namespace.is_stranded(&config("app")), Stranded::Nobody);
+    }
+
+    #[test]
+    fn of_two_releases_of_a_config_one_is_under_way_and_the_other_has_the_last_word() {
+        let waiting = |number| {
+            let mut fact = release(number, "Pending", "Waiting");
+            fact.core.progress.started_at = None;
+            fact
+        };
+        for (first, second) in
+            [(release(1, "Baking", "Ready"), waiting(2)), (waiting(1), release(2, "Baking", "Ready"))]
+        {
+            let last = if first.is_under_way() { "app-2" } else { "app-1" };
+            let now = if first.is_under_way() { "app-1" } else { "app-2" };
+            let mut namespace = Namespace::default();
+            namespace.apply_release("configmap-app-1", first);
+            namespace.apply_release("configmap-app-2", second);
+            assert_eq!(namespace.moving_to(&config("app")).as_deref(), Some(last));
+            assert_eq!(namespace.under_way(&config("app")).as_deref(), Some(now));
+        }
     }
 
     #[test]

@@ -154,6 +154,21 @@ fn what_is_older_than_what_is_known_is_passed_over() {
     assert_eq!(cluster.index.workload(&web).unwrap().pins.to_string(), "configmap/app=app-2");
 }
 
+#[test]
+fn an_answer_that_comes_after_the_news_that_its_object_went_brings_nothing_back() {
+    let mut cluster = Cluster::default();
+    cluster.workload("Deployment", "web", "app", "configmap/app=app-1", &[]);
+    let (place, _) = kind("Deployment");
+    cluster.index.remove_at(Watched::Workload(place), &key("web"), ResourceVersion(9));
+    cluster.workload("Deployment", "web", "app", "configmap/app=app-2", &[]);
+    assert!(cluster.index.workload(&web()).is_none());
+    cluster.version = 20;
+    cluster.workload("Deployment", "web", "app", "configmap/app=app-1", &[]);
+    assert!(cluster.index.workload(&web()).is_some(), "it was made anew");
+    cluster.index.remove_at(Watched::Workload(place), &key("web"), ResourceVersion(10));
+    assert!(cluster.index.workload(&web()).is_some(), "which went before that");
+}
+
 const APP_A: &str = "app-aaaaaaaaaa";
 
 fn web() -> WorkloadId {

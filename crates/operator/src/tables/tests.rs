@@ -204,6 +204,15 @@ async fn entries_of_a_namespace_that_is_gone_do_not_come_into_the_one_that_took_
 }
 
 #[tokio::test]
+async fn a_table_that_is_gone_is_made_anew_for_who_knows_that_it_is() {
+    let replica = Replica::with(&json!({"current": {"configmap/a": "a-1"}}));
+    replica.publish(replica.decide("a", running("a-2"))).await.unwrap();
+    replica.fake.delete(TABLE);
+    replica.publish(replica.decide("a", running("a-1"))).await.unwrap();
+    assert_eq!(replica.spec()["current"], json!({"configmap/a": "a-1"}));
+}
+
+#[tokio::test]
 async fn of_very_many_namespaces_those_that_are_at_rest_are_forgotten() {
     let replica = Replica::new();
     for number in 0..REMEMBERED * 2 {

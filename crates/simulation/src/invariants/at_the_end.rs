@@ -202,9 +202,15 @@ fn is_explained(seen: &Seen, workload: &Object, config: &ConfigRef) -> bool {
     if !last.progress.phase.has_ended() || last.progress.phase == Phase::Failed {
         return true;
     }
-    let is_told = record(last, &consumer).is_some_and(|record| record.state == State::LeftAlone || record.has_joined);
-    let touched = seen.touched.get(&workload.key).and_then(|touched| touched.template);
-    is_told || touched.is_some_and(|at| Some(at) >= last.progress.started_at)
+    let record = record(last, &consumer);
+    let is_told = record.is_some_and(|record| record.state == State::LeftAlone || record.has_joined);
+    let Some(touched) = seen.touched.get(&workload.key) else { return is_told };
+    // Going back means what it had before, and that may have been a person's wish.
+    let has = pinned(&pins(workload), config);
+    let is_put_back = record.is_some_and(|record| pinned(&record.pins_before, config) == has)
+        && touched.given.contains(&(config.clone(), has));
+    let is_back = matches!(last.progress.phase, Phase::RolledBack | Phase::Aborted) && is_put_back;
+    is_told || is_back || touched.template.is_some_and(|at| Some(at) >= last.progress.started_at)
 }
 
 pub(super) const STATUS: EndRule = EndRule {

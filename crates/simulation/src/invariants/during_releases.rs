@@ -13,12 +13,19 @@ use crate::store::{Change, Object, Writer};
 
 pub(super) const FINAL: ChangeRule = ChangeRule {
     name: "an_end_is_an_end",
-    says: "a release that has ended stays as it ended",
+    says: "a release that has ended stays as it ended, but for who runs it within the hour after, and what a person takes back",
     check: |_, change| {
         let (before, after) = both(change)?;
         let (was, is) = (phase(before), phase(after));
         let is_same = was == is && before.value["status"]["reason"] == after.value["status"]["reason"];
-        (was.has_ended() && before.uid() == after.uid() && !is_same)
+        // Whoever did not run it at the end is watched for an hour more: that changes what it says, and not how it ended.
+        let is_judged_later =
+            was == is && was == Phase::Succeeded && before.value["status"]["watchedUntil"].is_string();
+        // What failed and was left to a person is opened again by them.
+        let is_taken_back =
+            is == Phase::RollingBack && release(before).is_some_and(|release| release.is_to_be_taken_back());
+        let may_change = is_same || is_judged_later || is_taken_back;
+        (was.has_ended() && before.uid() == after.uid() && !may_change)
             .then(|| format!("{} was {was} and is {is}: {}", change.key, after.value["status"]["reason"]))
     },
 };

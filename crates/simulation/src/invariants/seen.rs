@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use lockstep_core::{ConfigRef, names};
 use serde_json::Value;
 
-use super::reading::{Version, config_of, holder, pins, template};
+use super::reading::{Version, config_of, holder, pinned, pins, references, template};
 use crate::kinds::{Key, Kind};
 use crate::store::{Change, Object, Writer};
 
@@ -20,7 +20,7 @@ pub struct Said {
 }
 
 /// What people did last to a workload.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Touched {
     /// When its template became another by a person's write.
     pub template: Option<Timestamp>,
@@ -28,6 +28,8 @@ pub struct Touched {
     pub pins: Option<Timestamp>,
     /// When anything of it was written.
     pub at_all: Option<Timestamp>,
+    /// The pins that it ever had by a person's write: their own, or what the API server gave them.
+    pub given: BTreeSet<(ConfigRef, Option<String>)>,
 }
 
 #[derive(Default)]
@@ -155,6 +157,11 @@ impl Seen {
         let before = change.before.as_ref();
         if before.map(|before| template(before)) != Some(template(after)) {
             touched.template = Some(change.at);
+            let pins = pins(after);
+            touched.given.extend(references(after).into_iter().map(|config| {
+                let pin = pinned(&pins, &config);
+                (config, pin)
+            }));
         }
         if before.is_some_and(|before| pins(before) != pins(after)) {
             touched.pins = Some(change.at);

@@ -146,8 +146,7 @@ impl Machine<'_> {
         let is_aborted = self.progress.ends_as == Some(Phase::Aborted);
         let is_theirs =
             record.has_joined && self.observed.policy.joining.on_failure == JoinedFailure::Hold && !is_aborted;
-        // What it does not use any more is nobody's to pin.
-        record.configs.retain(|config| member.references.contains(config));
+        self.follow_references(record, member);
         let target = self.release().target(&member.pins, record);
         match record.state {
             // It was never moved: how it does is its own matter.

@@ -102,8 +102,7 @@ impl Machine<'_> {
             record.state = State::Gone;
             return None;
         };
-        // What it does not use any more is nobody's to pin.
-        record.configs.retain(|config| member.references.contains(config));
+        self.follow_references(record, member);
         let is_pinned = self.release().target(&member.pins, record) == member.pins;
         // Recreated: it starts from nothing, like one that has not been seen before.
         if record.state == State::Gone {
@@ -330,7 +329,8 @@ impl Machine<'_> {
         }
         let wave = self.progress.wave;
         let is_under_way = |record: &&Record| {
-            let is_due = record.wave <= wave || record.has_joined;
+            // Whoever changed its code but waits for our pins has to wait for its wave, too.
+            let is_due = record.wave <= wave || record.state != State::Waiting;
             is_due && matches!(record.state, State::Waiting | State::Pinning | State::Rolling)
         };
         let open: Vec<&Record> = self.progress.consumers.iter().filter(is_under_way).collect();

@@ -119,14 +119,17 @@ impl<'a> Machine<'a> {
         self.progress.consumers.extend(records);
     }
 
-    fn new_record(&self, member: &Member) -> Option<Record> {
+    fn new_record(&self, member: &'a Member) -> Option<Record> {
         let inherited = self.observed.inherited.iter().find(|record| record.consumer == member.consumer);
         let is_there = self.runs_it_all(member);
         if inherited.is_none() && member.concerned.is_empty() && !is_there {
             return None;
         }
+        let has_joined = self.joined(member).next().is_some();
         let configs = if is_there { &member.references } else { &member.concerned };
-        let mut configs: Vec<_> = configs.iter().cloned().collect();
+        let joined = self.joined(member).map(|step| &step.config);
+        let configs: BTreeSet<_> = configs.iter().chain(joined).cloned().collect();
+        let mut configs: Vec<_> = configs.into_iter().collect();
         let fresh_before =
             || Before { broken: health::broken(&member.units, member.rollout.desired, self.now), moved_at: None };
         let (pins_before, template_before, before, had_joined) = match inherited {
@@ -144,8 +147,11 @@ impl<'a> Machine<'a> {
                 let (pins, before) = self.before_it_was_stranded(member);
                 (pins, member.template.clone(), before, false)
             }
-            // Other code is on its way out: if that fails, nobody can say which of the two is to blame.
-            None => (member.pins.clone(), member.template.clone(), fresh_before(), member.rollout.is_midway),
+            // Other code is on its way out, or came with a part of what is released: if that fails, nobody can say what is to blame.
+            None => {
+                let has_other_code = member.rollout.is_midway || (has_joined && !member.is_gated);
+                (self.pins_from(member), member.template.clone(), fresh_before(), has_other_code)
+            }
         };
         Some(Record {
             consumer: member.consumer.clone(),
@@ -167,8 +173,8 @@ impl<'a> Machine<'a> {
 
     /// What it had before a release of which nothing is known any more left it with what failed. If that is no config of ours, it is broken
     /// by something that is not ours to mend.
-    fn before_it_was_stranded(&self, member: &Member) -> (Pins, Before) {
-        let mut pins = member.pins.clone();
+    fn before_it_was_stranded(&self, member: &'a Member) -> (Pins, Before) {
+        let mut pins = self.pins_from(member);
         let ours = self.release().moves.iter().filter(|step| member.stranded.contains(&step.config));
         let mut is_ours = false;
         for step in ours {
@@ -187,12 +193,41 @@ impl<'a> Machine<'a> {
             && steps.all(|step| member.pins.get(&step.config).is_some_and(|pin| pin.to_string() == step.to))
     }
 
-    fn pins_from(&self, member: &Member) -> Pins {
+    /// What is released and a consumer has already, although nobody was told to pin it.
+    fn joined(&self, member: &'a Member) -> impl Iterator<Item = &'a Move> + use<'a> {
+        let is_its = move |step: &&Move| step.from != step.to && member.references.contains(&step.config);
+        let has = move |step: &&Move| member.pins.get(&step.config).is_some_and(|pin| pin.to_string() == step.to);
+        self.release().moves.iter().filter(is_its).filter(has)
+    }
+
+    /// What is taken back, and a consumer has another version of: it joined while that was on offer.
+    fn left_behind(&self, member: &'a Member) -> impl Iterator<Item = &'a Move> + use<'a> {
+        let is_its = move |step: &&Move| step.from == step.to && member.concerned.contains(&step.config);
+        let is_pinned = move |step: &&Move| member.pins.get(&step.config).is_some();
+        self.release().moves.iter().filter(is_its).filter(is_pinned)
+    }
+
+    /// What a consumer goes back to: where it has what is released or was taken back, to the last good version.
+    fn pins_from(&self, member: &'a Member) -> Pins {
         let mut pins = member.pins.clone();
-        for step in self.release().moves.iter().filter(|step| member.references.contains(&step.config)) {
+        for step in self.joined(member).chain(self.left_behind(member)) {
             pins.put(&step.config, Some(&Pin::Version(step.from.clone())));
         }
         pins
+    }
+
+    /// What it does not use any more is nobody's to pin. What it uses only since the release came with the new version.
+    fn follow_references(&self, record: &mut Record, member: &'a Member) {
+        record.configs.retain(|config| member.references.contains(config));
+        for step in self.joined(member) {
+            if record.configs.contains(&step.config) {
+                continue;
+            }
+            record.configs.push(step.config.clone());
+            if record.pins_before.get(&step.config).is_none() {
+                record.pins_before.put(&step.config, Some(&Pin::Version(step.from.clone())));
+            }
+        }
     }
 
     fn member(&self, consumer: &ConsumerId) -> Option<&'a Member> {

@@ -15,9 +15,7 @@ impl Machine<'_> {
             self.take_in_members();
             self.end_well();
         } else if self.is_aborted() {
-            let reason = "aborted by a person before it started".to_owned();
-            self.actions.push(Action::Hold { reason: reason.clone() });
-            self.enter(Phase::Aborted, reason);
+            self.abort_before_start();
         } else if let Some(reason) = self.observed.held {
             // Held before it started: its content is invalid, or it is too large.
             self.enter(Phase::Rejected, reason);
@@ -63,9 +61,23 @@ impl Machine<'_> {
         })
     }
 
+    /// Whoever joined it while it waited has its versions, and goes back as from one under way.
+    fn abort_before_start(&mut self) {
+        let reason = "aborted by a person before it started".to_owned();
+        if self.observed.members.iter().any(|member| self.joined(member).next().is_some()) {
+            self.start();
+            self.give_up(reason, Phase::Aborted);
+        } else {
+            self.actions.push(Action::Hold { reason: reason.clone() });
+            self.enter(Phase::Aborted, reason);
+        }
+    }
+
+    /// Somebody may have joined it while it waited, and has what was taken back.
     fn takes_nothing_back(&self) -> bool {
         let is_stranded = |member: &Member| self.release().configs().any(|config| member.stranded.contains(config));
-        let has_anybody = !self.observed.inherited.is_empty() || self.observed.members.iter().any(is_stranded);
+        let has_it = |member: &Member| is_stranded(member) || self.left_behind(member).next().is_some();
+        let has_anybody = !self.observed.inherited.is_empty() || self.observed.members.iter().any(has_it);
         self.release().takes_back() && !has_anybody
     }
 
