@@ -122,6 +122,12 @@ impl Tables {
         for waiting in &batch {
             lineage.learn(waiting.publication.seen.as_ref());
         }
+        if lineage.newest.is_some()
+            && batch.iter().any(|waiting| waiting.publication.seen.is_none())
+            && let Err(error) = self.look_again(namespace, lineage).await
+        {
+            return tell_failed(batch, &error);
+        }
         for _ in 0..ATTEMPTS {
             batch = lineage.still_wanted(batch);
             if batch.is_empty() {
@@ -138,6 +144,17 @@ impl Tables {
             }
         }
         tell_failed(batch, &conflict("the pin table is written by others all the time"));
+    }
+
+    /// Whoever saw no table where we know one may be right: it may have gone with its namespace, which is another one by now.
+    async fn look_again(&self, namespace: &str, lineage: &mut Lineage) -> kube::Result<()> {
+        let api: Api<PinTable> = Api::namespaced(self.client.clone(), namespace);
+        let found = api.get_opt(names::PIN_TABLE).await?;
+        let version = found.as_ref().map(|found| TableFact::read(found).resource_version);
+        if version != Some(lineage.version()) {
+            lineage.read(found.as_ref());
+        }
+        Ok(())
     }
 
     /// Where anybody but us has written since a decision, or there is no table that tells, the lease does.
