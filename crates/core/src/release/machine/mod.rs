@@ -12,7 +12,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Action, ConsumerId, Counts, Member, Move, Observed, Phase, Progress, Record, Release, State, Step};
+use crate::config::ConfigRef;
 use crate::health::{self, Before};
+use crate::pins::{Pin, Pins};
 
 /// How many consumers a sentence names.
 const LISTED: usize = 5;
@@ -122,7 +124,10 @@ impl<'a> Machine<'a> {
             // Behind a gate of ours it did not join: a release moved it of which nothing is known any more.
             None if is_there => (self.pins_from(member), member.template.clone(), Before::default(), !member.is_gated),
             // Other code is on its way out: if that fails, nobody can say which of the two is to blame.
-            None => (member.pins.clone(), member.template.clone(), fresh_before(), member.rollout.is_midway),
+            None => {
+                let pins = self.pins_to_go_back_to(member);
+                (pins, member.template.clone(), fresh_before(), member.rollout.is_midway)
+            }
         };
         Some(Record {
             consumer: member.consumer.clone(),
@@ -150,10 +155,19 @@ impl<'a> Machine<'a> {
             && steps.all(|step| member.pins.get(&step.config).is_some_and(|pin| pin.to_string() == step.to))
     }
 
-    fn pins_from(&self, member: &Member) -> crate::pins::Pins {
-        let mut pins = member.pins.clone();
-        for step in self.release().moves.iter().filter(|step| member.references.contains(&step.config)) {
-            pins.put(&step.config, Some(&crate::pins::Pin::Version(step.from.clone())));
+    fn pins_from(&self, member: &Member) -> Pins {
+        self.with_last_good(&member.pins, &member.references)
+    }
+
+    /// Those that it has; but nobody can go back to what is not there.
+    fn pins_to_go_back_to(&self, member: &Member) -> Pins {
+        self.with_last_good(&member.pins, &member.missing)
+    }
+
+    fn with_last_good(&self, pins: &Pins, configs: &BTreeSet<ConfigRef>) -> Pins {
+        let mut pins = pins.clone();
+        for step in self.release().moves.iter().filter(|step| configs.contains(&step.config)) {
+            pins.put(&step.config, Some(&Pin::Version(step.from.clone())));
         }
         pins
     }
