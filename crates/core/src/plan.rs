@@ -32,6 +32,8 @@ pub struct Observed {
     /// None if it was deleted or did not opt in.
     pub source: Option<Source>,
     pub versions: Vec<Version>,
+    /// The objects of those that are there only for as long as somebody runs them.
+    pub unkept: BTreeSet<String>,
     pub entry: Entry,
     /// None until the config is under our care.
     pub managed: Option<Managed>,
@@ -118,6 +120,8 @@ pub enum Action {
     Adopt,
     /// Copy the source's content into a version.
     CreateVersion(Version),
+    /// An earlier version is wanted again: it must not go with those who run it now.
+    Keep { object: String },
     /// Tell the API server which versions to hand out.
     Publish(Entry),
     /// The first version is what consumers run already: nothing has to move.
@@ -399,6 +403,9 @@ fn publish(observed: &Observed, current: &str, to: Option<&str>, actions: &mut V
         next: newer.or_else(|| to.filter(|_| observed.can_join)).or(announced),
         moving,
     };
+    let named: BTreeSet<&String> = [&entry.current, &entry.next, &entry.moving].into_iter().flatten().collect();
+    let unkept = named.into_iter().filter(|object| observed.unkept.contains(*object));
+    actions.extend(unkept.map(|object| Action::Keep { object: object.clone() }));
     if entry != observed.entry {
         actions.push(Action::Publish(entry));
     }
@@ -433,6 +440,7 @@ mod tests {
             config: ConfigRef::new(ConfigMap, "app"),
             source: Some(source(letter)),
             versions: Vec::new(),
+            unkept: BTreeSet::new(),
             entry: Entry::default(),
             managed: None,
             has_consumers: true,
@@ -458,6 +466,7 @@ mod tests {
             match action {
                 Action::Adopt => observed.managed = Some(Managed::default()),
                 Action::CreateVersion(version) => observed.versions.push(version),
+                Action::Keep { object } => drop(observed.unkept.remove(&object)),
                 Action::Publish(entry) => observed.entry = entry,
                 Action::Complete { released, last_number } => {
                     observed.managed = Some(Managed { released: Some(released), last_number, ..Managed::default() });
@@ -530,6 +539,19 @@ mod tests {
         assert_eq!(plan(&observed), [Action::LetGo]);
         (observed.stranded, observed.source) = (Stranded::Somebody, None);
         assert_eq!(plan(&observed), [], "nobody says what it should be");
+    }
+
+    #[test]
+    fn what_is_wanted_again_is_kept_before_it_is_handed_out() {
+        let mut observed = adopted('a');
+        change(&mut observed, 'b');
+        observed.unkept = BTreeSet::from([object('a')]);
+        assert_eq!(plan(&observed), [], "it goes with those who run it");
+        observed.source = Some(source('a'));
+        let actions = plan(&observed);
+        assert_eq!(actions.first(), Some(&Action::Keep { object: object('a') }));
+        assert!(matches!(actions.get(1), Some(Action::Publish(_))));
+        settle(&mut observed);
     }
 
     #[test]

@@ -32,6 +32,18 @@ pub enum Keepers {
     All,
 }
 
+/// What is known about the holders of a draft: what was written ahead of a change of the config.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Draft {
+    pub object: String,
+    /// Whether the change that it was written for had time to come, and did not.
+    pub is_abandoned: bool,
+    /// As of a version.
+    pub owners: BTreeSet<String>,
+    pub users: BTreeSet<String>,
+    pub is_wanted: bool,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// The owners that a version should have: users are appended, and the keepers come or go.
@@ -44,6 +56,21 @@ pub enum Change {
 pub fn retain(holdings: &[Holding], protected: &BTreeSet<String>, count: usize) -> Vec<Change> {
     let kept = newest(holdings, protected, count);
     holdings.iter().filter_map(|holding| change(holding, &kept, protected)).collect()
+}
+
+/// What to change about a config's drafts. One whose change never came goes; but somebody may have joined it before another change took its
+/// place, and then it is held like a version.
+pub fn retain_drafts(drafts: &[Draft], protected: &BTreeSet<String>) -> Vec<Change> {
+    let abandoned = drafts.iter().filter(|draft| draft.is_abandoned && !protected.contains(&draft.object));
+    let change = |draft: &Draft| {
+        let object = draft.object.clone();
+        if draft.users.is_empty() && draft.owners.is_empty() && !draft.is_wanted {
+            return Some(Change::Delete { object });
+        }
+        let add: BTreeSet<String> = draft.users.difference(&draft.owners).cloned().collect();
+        (!add.is_empty()).then_some(Change::SetOwners { object, add, is_kept: true })
+    };
+    abandoned.filter_map(change).collect()
 }
 
 /// As many as are kept besides those in use, and what is in use among them: when its user goes, it is one of the newest.
@@ -134,6 +161,33 @@ mod tests {
     #[test]
     fn what_somebody_else_holds_is_never_deleted() {
         assert_eq!(retain(&[holding(1, &["stranger"], &[])], &BTreeSet::new(), 0), []);
+    }
+
+    fn draft(is_abandoned: bool, owners: &[&str], users: &[&str]) -> Draft {
+        let set = |uids: &[&str]| uids.iter().map(ToString::to_string).collect();
+        let (owners, users) = (set(owners), set(users));
+        Draft { object: "app-1".into(), is_abandoned, owners, users, is_wanted: false }
+    }
+
+    #[test]
+    fn a_draft_whose_change_never_came_goes() {
+        let gone = [Change::Delete { object: "app-1".into() }];
+        assert_eq!(retain_drafts(&[draft(true, &[], &[])], &BTreeSet::new()), gone);
+        assert_eq!(retain_drafts(&[draft(false, &[], &[])], &BTreeSet::new()), [], "it may still come");
+    }
+
+    #[test]
+    fn a_draft_that_somebody_joined_is_held_by_them() {
+        let none = BTreeSet::new();
+        assert_eq!(retain_drafts(&[draft(true, &[], &["rs-1"])], &none), [set("app-1", &["rs-1"], true)]);
+        assert_eq!(retain_drafts(&[draft(true, &["rs-1"], &["rs-1"])], &none), []);
+        assert_eq!(retain_drafts(&[draft(true, &["rs-1"], &[])], &none), [], "its owner may make pods again");
+        assert_eq!(retain_drafts(&[Draft { is_wanted: true, ..draft(true, &[], &[]) }], &none), []);
+        assert_eq!(
+            retain_drafts(&[draft(true, &[], &[])], &BTreeSet::from(["app-1".to_owned()])),
+            [],
+            "the table has it"
+        );
     }
 
     #[test]

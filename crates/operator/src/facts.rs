@@ -43,6 +43,7 @@ pub struct DraftFact {
     pub object: String,
     pub uid: String,
     pub config: ConfigRef,
+    pub owners: Vec<OwnerReference>,
     created: Option<jiff::Timestamp>,
 }
 
@@ -106,6 +107,7 @@ impl DraftFact {
             object: meta.name.clone()?,
             uid: meta.uid.clone()?,
             config: ConfigRef::new(kind, source),
+            owners: meta.owner_references.clone().unwrap_or_default(),
             created: meta.creation_timestamp.as_ref().map(|at| at.0),
         })
     }

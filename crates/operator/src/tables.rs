@@ -215,10 +215,13 @@ impl Lineage {
         self.newest.as_ref().map(|newest| newest.entry(config)).unwrap_or_default()
     }
 
-    /// Whether all of a batch was decided on what we know.
+    /// Whether all of a batch was decided on what we know. Whoever saw no table where we know one may be right.
     fn admits(&self, batch: &[Waiting]) -> bool {
-        let publications = || batch.iter().map(|waiting| &waiting.publication);
-        self.newest.is_none() || publications().all(|publication| publication.holds(&self.entry(&publication.config)))
+        let is_based_on_it = |waiting: &Waiting| {
+            let publication = &waiting.publication;
+            publication.seen.is_some() && publication.holds(&self.entry(&publication.config))
+        };
+        self.newest.is_none() || batch.iter().all(is_based_on_it)
     }
 
     /// It was based on what we know: so whatever was ours since then is so still.

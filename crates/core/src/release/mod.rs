@@ -259,6 +259,8 @@ pub struct Member {
     pub is_newcomer: bool,
     /// The configs of the release that it references.
     pub references: BTreeSet<ConfigRef>,
+    /// Those of them whose version that it is pinned to does not exist.
+    pub missing: BTreeSet<ConfigRef>,
     /// Those of them whose change concerns it: it uses a key that is different in the new version.
     pub concerned: BTreeSet<ConfigRef>,
     /// The configs, of this release or not, of which it still has a version that failed.

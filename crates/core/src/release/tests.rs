@@ -41,6 +41,7 @@ fn deployment(name: &str, wave: i32, pins: &str) -> Member {
         pins: pins.parse().unwrap(),
         template: "code-1".into(),
         is_newcomer: false,
+        missing: BTreeSet::new(),
         references: [app()].into(),
         concerned: [app()].into(),
         stranded: BTreeSet::new(),
@@ -1316,4 +1317,64 @@ proptest! {
         prop_assert_eq!(again.actions, vec![]);
         prop_assert_eq!(again.progress, cluster.release.progress.clone());
     }
+}
+
+#[test]
+fn for_whoever_waits_for_a_person_nothing_is_written_and_no_time_passes() {
+    let mut cluster = Cluster::new(vec![rollout(deployment("web", 0, OLD))]);
+    for _ in 0..2 {
+        cluster.turn();
+    }
+    let wait = |cluster: &mut Cluster| {
+        cluster.members[0].rollout.waits_for = Some("its promotion".into());
+        cluster.members[0].rollout.is_complete = false;
+        cluster.release.progress = cluster.observe().progress;
+    };
+    wait(&mut cluster);
+    let before = cluster.release.progress.clone();
+    for _ in 0..10 {
+        cluster.wait(301);
+        wait(&mut cluster);
+    }
+    assert_eq!(cluster.release.progress, before);
+    cluster.members[0].rollout.waits_for = None;
+    cluster.release.progress = cluster.observe().progress;
+    assert_eq!(cluster.release.progress.consumers[0].progressed_at, Some(cluster.now), "its time begins anew");
+    assert_eq!(cluster.phase(), Phase::Progressing);
+}
+
+#[test]
+fn who_was_not_written_yet_has_its_time_for_going_back_although_we_were_away() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]).with_bad("app-2");
+    while cluster.phase() != Phase::RollingBack {
+        cluster.turn();
+    }
+    cluster.wait(10_000);
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::RollingBack);
+    assert_eq!(cluster.members[0].pins, OLD.parse().unwrap());
+    assert_eq!(cluster.run(), Phase::RolledBack);
+}
+
+#[test]
+fn what_is_left_to_a_person_on_the_way_back_is_not_written_any_more() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]).with_bad("app-2");
+    while cluster.phase() != Phase::RollingBack {
+        cluster.turn();
+    }
+    cluster.refused.insert(cluster.members[0].consumer.clone(), "a policy says no".into());
+    cluster.release.progress = cluster.observe().progress;
+    cluster.wait(10_000);
+    let step = cluster.observe();
+    assert_eq!(step.progress.phase, Phase::Failed);
+    assert_eq!(step.actions, []);
+}
+
+#[test]
+fn nobody_goes_back_to_a_version_that_is_not_there() {
+    let lost = Member { missing: [app()].into(), ..deployment("web", 0, "configmap/app=app-0") };
+    let mut cluster = Cluster::new(vec![lost, deployment("api", 0, "configmap/app=app-0")]).with_bad("app-2");
+    assert_eq!(cluster.run(), Phase::RolledBack);
+    assert_eq!(cluster.members[0].pins, "configmap/app=app-1".parse().unwrap(), "the last good one");
+    assert_eq!(cluster.members[1].pins, "configmap/app=app-0".parse().unwrap(), "an old one, but it is there");
 }

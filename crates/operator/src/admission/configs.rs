@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures::future::try_join3;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Api, Client};
 use lockstep_api::ConditionType::Followed;
 use lockstep_api::{Choice, GivenName, PinTable, ReleasePolicy, VersionSummary, VersionedConfig};
@@ -29,8 +30,8 @@ use tokio::time::{sleep, timeout};
 use super::review::{Operation, Request, set_annotation};
 use crate::content::Content;
 use crate::environment::Workshop;
-use crate::execute::keepers;
-use crate::facts::TableFact;
+use crate::execute::{VersionApi, keepers};
+use crate::facts::{TableFact, VersionFact, is_keeper};
 use crate::index::ConfigId;
 use crate::tables::{Publication, Tables};
 use crate::verdict::verdict;
@@ -173,7 +174,8 @@ impl Configs {
         Ok(fault.is_none())
     }
 
-    /// Whether there is an object now with the content and the name of the version to be.
+    /// Whether there is an object now with the content and the name of the version to be. What the account says does not count: the version may
+    /// be on its way out, now that nobody wants it.
     async fn ensure_exists(
         &self,
         id: &ConfigId,
@@ -181,22 +183,35 @@ impl Configs {
         content: &Content,
         managed: &VersionedConfig,
     ) -> Result<bool> {
-        let versions = managed.status.iter().flat_map(|status| &status.versions);
-        if versions.into_iter().any(|version| version.object == change.object) {
-            return Ok(true);
-        }
         let failing = || format!("cannot write {} in {}", change.object, id.namespace);
         let owners = keepers(managed, &id.config, Some(content.uid()));
-        let written = content.write_draft(&self.client, id, &change.digest, owners).await;
+        let written = content.write_draft(&self.client, id, &change.digest, owners.clone()).await;
         if written.with_context(failing)?.is_some() {
             return Ok(true);
         }
         let config = ConfigRef::new(id.config.kind, change.object.as_str());
         let found = Content::read(&self.client, &ConfigId { namespace: id.namespace.clone(), config }).await;
         let (digest, key) = (change.digest.full(), &self.digest_key);
-        Ok(found.with_context(failing)?.is_some_and(|found| {
-            found.is_draft(&id.config, digest, key) || found.as_version(&id.config, digest, key).is_some()
-        }))
+        let Some(found) = found.with_context(failing)? else { return Ok(false) };
+        if let Some(version) = found.as_version(&id.config, digest, key) {
+            self.keep(id, &version, &owners).await?;
+            return Ok(true);
+        }
+        Ok(found.is_draft(&id.config, digest, key))
+    }
+
+    /// An earlier version that is wanted again must not go with those who run it now.
+    async fn keep(&self, id: &ConfigId, version: &VersionFact, keepers: &[OwnerReference]) -> Result<()> {
+        let is_owner = |keeper: &OwnerReference| version.owners.iter().any(|owner| owner.uid == keeper.uid);
+        if keepers.iter().any(is_owner) {
+            return Ok(());
+        }
+        let users = version.owners.iter().filter(|owner| !is_keeper(owner));
+        let owners: Vec<OwnerReference> = users.chain(keepers).cloned().collect();
+        let api = VersionApi { client: &self.client, namespace: &id.namespace, kind: id.config.kind };
+        let written = api.set_owners(&version.into(), &owners).await;
+        written.with_context(|| format!("cannot set the owners of {} in {}", version.version.object, id.namespace))?;
+        Ok(())
     }
 }
 
@@ -548,6 +563,37 @@ mod tests {
         });
         configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await;
         assert_eq!(fake.writes(), [TABLE.to_owned()], "the draft is there already");
+    }
+
+    #[tokio::test]
+    async fn a_version_that_the_account_still_has_and_that_is_gone_is_written_again() {
+        let (fake, configs) = with_table(&json!({"current": {"configmap/app": "app-1"}}));
+        let mut managed = with_versions(&[version("r2", &green().object)]);
+        (managed.metadata.namespace, managed.metadata.uid) = (Some("shop".into()), Some("1".into()));
+        fake.put("/apis/lockstep.dev/v1alpha1/namespaces/shop/versionedconfigs/configmap-app", json!(managed));
+        configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await;
+        assert_eq!(fake.writes(), [draft(), TABLE.to_owned()]);
+    }
+
+    #[tokio::test]
+    async fn a_version_that_is_wanted_again_is_kept_before_it_is_entered() {
+        let (fake, configs) = with_table(&json!({"current": {"configmap/app": "app-1"}}));
+        configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await;
+        let mut made = fake.get(&draft()).unwrap();
+        made["metadata"]["annotations"][names::VERSION] = json!("r2");
+        made["metadata"]["annotations"][names::NUMBER] = json!("2");
+        let replica_set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "9"});
+        made["metadata"]["ownerReferences"] = json!([replica_set]);
+        let mut table = fake.get(TABLE).unwrap();
+        table["spec"].as_object_mut().unwrap().remove("next");
+        fake.put(&draft(), made);
+        fake.put(TABLE, table);
+        fake.writes();
+        configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await;
+        assert_eq!(fake.writes(), [draft(), TABLE.to_owned()]);
+        let owners = fake.get(&draft()).unwrap()["metadata"]["ownerReferences"].take();
+        let kinds: Vec<&str> = owners.as_array().unwrap().iter().filter_map(|owner| owner["kind"].as_str()).collect();
+        assert!(kinds.contains(&"ReplicaSet") && kinds.contains(&"VersionedConfig"), "{kinds:?}");
     }
 
     #[tokio::test]

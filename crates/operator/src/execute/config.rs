@@ -154,6 +154,7 @@ impl Executor {
             match action {
                 Action::Adopt => managed = Some(self.adopt(&view.id, outcome).await?),
                 Action::CreateVersion(version) => new_version = Some(version),
+                Action::Keep { object } => self.keep_named(view, managed.as_ref(), &object, outcome).await?,
                 Action::Publish(entry) => new_entry = Some(entry),
                 Action::Complete { released, last_number } => {
                     (report.released, report.last_number) = (Some(released), Some(last_number));
@@ -186,6 +187,20 @@ impl Executor {
             (report.held, managed) = (Some(held), Some(noted));
         }
         self.report(view, managed.as_ref(), report, outcome).await
+    }
+
+    async fn keep_named(
+        &self,
+        view: &ConfigView,
+        managed: Option<&ManagedFact>,
+        object: &str,
+        outcome: &mut ConfigOutcome,
+    ) -> Result<(), ExecuteError> {
+        let version = view.versions.iter().find(|version| version.version.object == object);
+        if let Some((managed, version)) = managed.zip(version) {
+            outcome.written.extend(self.keep(view, managed, version).await?);
+        }
+        Ok(())
     }
 
     /// Guarded, as all writes of what people write, too: a choice of this moment stays.
@@ -547,6 +562,7 @@ fn observed(view: &ConfigView, digest: Option<lockstep_core::Digest>) -> Observe
         config: view.id.config.clone(),
         source,
         versions: versions(view),
+        unkept: view.unkept.clone(),
         entry: view.entry.clone(),
         managed: view.managed.as_ref().map(|fact| managed(fact, view.held_is_outdated)),
         has_consumers: !view.consumers.is_empty(),

@@ -29,6 +29,7 @@ use crate::kinds::WorkloadKind;
 use crate::tables::Tables;
 
 pub use release::ReleaseOutcome;
+pub(crate) use retention::VersionApi;
 
 /// How long the write of a config may take after its version was announced in the table.
 const ANNOUNCEMENT: Duration = Duration::from_secs(2);

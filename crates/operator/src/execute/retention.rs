@@ -9,11 +9,11 @@ use kube::{Api, Client, Resource, ResourceExt};
 use lockstep_api::Release;
 use lockstep_core::ConfigKind;
 use lockstep_core::references::references;
-use lockstep_core::retention::{Change, retain};
+use lockstep_core::retention::{Change, retain, retain_drafts};
 use serde_json::json;
 
 use super::{ConfigOutcome, Doing, ExecuteError, Executor, Written, keepers, patch_params};
-use crate::facts::{ConfigFact, Key, ManagedFact, ReleaseFact, ResourceVersion, VersionFact, is_keeper};
+use crate::facts::{ConfigFact, DraftFact, Key, ManagedFact, ReleaseFact, ResourceVersion, VersionFact, is_keeper};
 use crate::guards::delete_as_it_was;
 use crate::index::{ConfigId, ConfigView, Fact, RetentionView, Watched};
 
@@ -24,26 +24,20 @@ impl Executor {
     /// Brings the owners of a config's versions up to date and lets go of what nobody needs.
     pub async fn retention(&self, id: &ConfigId, view: RetentionView) -> Result<Vec<Written>, ExecuteError> {
         let Some(managed) = &view.managed else { return Ok(Vec::new()) };
-        let changes = retain(&view.holdings, &view.protected, view.retain);
+        let mut changes = retain(&view.holdings, &view.protected, view.retain);
+        changes.extend(retain_drafts(&view.drafts, &view.protected));
         let lets_go = |change: &Change| !matches!(change, Change::SetOwners { is_kept: true, .. });
         let pods = if changes.iter().any(lets_go) { self.pods_by_version(id).await? } else { BTreeMap::new() };
         let mut written = Vec::new();
-        let api = VersionApi { client: &self.client, namespace: &id.namespace, kind: id.config.kind };
-        for draft in &view.abandoned {
-            let deleted = api.delete_object(&draft.object, &draft.uid, draft.resource_version).await;
-            deleted.doing(|| {
-                format!("delete {}, the draft of a change that never came, in {}", draft.object, id.namespace)
-            })?;
-            let key = Key { namespace: id.namespace.clone(), name: draft.object.clone() };
-            written.push(Written { watched: Watched::Config(id.config.kind), key, fact: None });
-        }
+        let owned: Vec<Owned<'_>> =
+            view.versions.iter().map(Owned::from).chain(view.draft_facts.iter().map(Owned::from)).collect();
         for change in changes {
             let (Change::SetOwners { object, .. } | Change::Delete { object }) = &change;
-            let Some(version) = view.versions.iter().find(|version| version.version.object == *object) else {
+            let Some(version) = owned.iter().find(|owned| owned.object == object) else {
                 continue;
             };
             let pods = pods.get(object).map_or(&[][..], Vec::as_slice);
-            written.extend(self.change_version(id, managed, &view, version, pods, &change).await?);
+            written.extend(self.change_owned(id, managed, &view, version, pods, &change).await?);
         }
         for release in &view.old_releases {
             written.push(self.forget_release(id, release).await?);
@@ -61,7 +55,7 @@ impl Executor {
         let api = VersionApi { client: &self.client, namespace: &id.namespace, kind: id.config.kind };
         for version in view.versions.iter().filter(|version| version.owners.iter().all(is_keeper)) {
             let object = &version.version.object;
-            match api.delete(version).await {
+            match api.delete(&Owned::from(version)).await {
                 Err(kube::Error::Api(status)) if status.is_not_found() => {}
                 deleted => {
                     deleted.doing(|| format!("delete version {object} in {}, which is forgotten", id.namespace))?;
@@ -85,17 +79,33 @@ impl Executor {
         Ok(Written { watched: Watched::Release, key, fact: None })
     }
 
-    async fn change_version(
+    /// Makes a version that is there only for as long as somebody runs it one that stays.
+    pub(super) async fn keep(
+        &self,
+        view: &ConfigView,
+        managed: &ManagedFact,
+        version: &VersionFact,
+    ) -> Result<Option<Written>, ExecuteError> {
+        let id = &view.id;
+        let source_uid = view.source.as_ref().map(|source| source.uid.as_str());
+        let users = version.owners.iter().filter(|owner| !is_keeper(owner)).cloned();
+        let owners: Vec<OwnerReference> = users.chain(keepers(&managed.object, &id.config, source_uid)).collect();
+        let api = VersionApi { client: &self.client, namespace: &id.namespace, kind: id.config.kind };
+        let key = Key { namespace: id.namespace.clone(), name: version.version.object.clone() };
+        self.set_owners(&api, &Owned::from(version), &owners, key).await
+    }
+
+    async fn change_owned(
         &self,
         id: &ConfigId,
         managed: &ManagedFact,
         view: &RetentionView,
-        version: &VersionFact,
+        version: &Owned<'_>,
         pods: &[PodHolder],
         change: &Change,
     ) -> Result<Option<Written>, ExecuteError> {
-        let object = &version.version.object;
-        let key = Key { namespace: id.namespace.clone(), name: object.clone() };
+        let object = version.object;
+        let key = Key { namespace: id.namespace.clone(), name: object.to_owned() };
         let watched = Watched::Config(id.config.kind);
         let api = VersionApi { client: &self.client, namespace: &id.namespace, kind: id.config.kind };
         let is_held = |uid: &String| {
@@ -129,11 +139,11 @@ impl Executor {
     async fn set_owners(
         &self,
         api: &VersionApi<'_>,
-        version: &VersionFact,
+        version: &Owned<'_>,
         owners: &[OwnerReference],
         key: Key,
     ) -> Result<Option<Written>, ExecuteError> {
-        let object = &version.version.object;
+        let object = version.object;
         let fact = api.set_owners(version, owners).await;
         let fact = fact.doing(|| format!("set the owners of version {object} in {}", key.namespace))?;
         Ok(fact.map(|fact| Written { watched: Watched::Config(api.kind), key, fact: Some(Fact::Config(fact)) }))
@@ -185,20 +195,47 @@ impl PodHolder {
     }
 }
 
+/// A version, or the draft of one, as something that has owners.
+pub(crate) struct Owned<'a> {
+    object: &'a str,
+    uid: &'a str,
+    resource_version: ResourceVersion,
+    owners: &'a [OwnerReference],
+}
+
+impl<'a> From<&'a VersionFact> for Owned<'a> {
+    fn from(fact: &'a VersionFact) -> Self {
+        let VersionFact { version, uid, resource_version, owners, .. } = fact;
+        Self { object: &version.object, uid, resource_version: *resource_version, owners }
+    }
+}
+
+impl<'a> From<&'a DraftFact> for Owned<'a> {
+    fn from(fact: &'a DraftFact) -> Self {
+        let DraftFact { object, uid, resource_version, owners, .. } = fact;
+        Self { object, uid, resource_version: *resource_version, owners }
+    }
+}
+
 /// Versions of either kind, by their metadata alone.
-struct VersionApi<'a> {
-    client: &'a Client,
-    namespace: &'a str,
-    kind: ConfigKind,
+pub(crate) struct VersionApi<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) namespace: &'a str,
+    pub(crate) kind: ConfigKind,
 }
 
 impl VersionApi<'_> {
-    async fn set_owners(&self, version: &VersionFact, owners: &[OwnerReference]) -> kube::Result<Option<ConfigFact>> {
+    /// As long as it is as we know it.
+    pub(crate) async fn set_owners(
+        &self,
+        version: &Owned<'_>,
+        owners: &[OwnerReference],
+    ) -> kube::Result<Option<ConfigFact>> {
         let patch = Patch::Merge(json!({"metadata": {
             "resourceVersion": version.resource_version.0.to_string(),
             "ownerReferences": owners,
         }}));
-        let name = &version.version.object;
+        let name = version.object;
         let meta = match self.kind {
             ConfigKind::ConfigMap => {
                 self.api::<k8s_openapi::api::core::v1::ConfigMap>()
@@ -217,12 +254,8 @@ impl VersionApi<'_> {
     }
 
     /// Only as we know it: if somebody took it into use meanwhile, it stays.
-    async fn delete(&self, version: &VersionFact) -> kube::Result<()> {
-        self.delete_object(&version.version.object, &version.uid, version.resource_version).await
-    }
-
-    async fn delete_object(&self, name: &str, uid: &str, at: ResourceVersion) -> kube::Result<()> {
-        let params = delete_as_it_was(uid, at);
+    async fn delete(&self, version: &Owned<'_>) -> kube::Result<()> {
+        let (name, params) = (version.object, delete_as_it_was(version.uid, version.resource_version));
         match self.kind {
             ConfigKind::ConfigMap => {
                 self.api::<k8s_openapi::api::core::v1::ConfigMap>().delete(name, &params).await.map(drop)

@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use lockstep_core::plan::Stranded;
 use lockstep_core::policy::Policy;
 use lockstep_core::release::ConsumerId;
-use lockstep_core::retention::{Holding, Keepers};
+use lockstep_core::retention::{Draft, Holding, Keepers};
 use lockstep_core::template::Unknown;
 use lockstep_core::validation::Validation;
 use lockstep_core::{ConfigKind, ConfigRef, Digest, Entry, Pin, Pins, Table, template};
@@ -154,6 +155,8 @@ pub struct ConfigView {
     pub versions: Vec<VersionFact>,
     /// The objects of those whose content nobody has looked at.
     pub unchecked: BTreeSet<String>,
+    /// The objects of those that are there only for as long as somebody runs them.
+    pub unkept: BTreeSet<String>,
     /// The table as it was when this was put together.
     pub table: Option<Arc<TableFact>>,
     pub entry: Entry,
@@ -188,9 +191,11 @@ pub struct ConfigView {
 
 #[derive(Debug, Clone)]
 pub struct RetentionView {
-    /// What was written ahead of changes that never came.
-    pub abandoned: Vec<DraftFact>,
     pub holdings: Vec<Holding>,
+    /// Who holds what was written ahead of changes.
+    pub drafts: Vec<Draft>,
+    /// The objects behind those.
+    pub draft_facts: Vec<DraftFact>,
     pub protected: BTreeSet<String>,
     pub retain: usize,
     pub managed: Option<ManagedFact>,
@@ -224,8 +229,6 @@ struct Namespace {
     /// Whose version an object is.
     version_sources: BTreeMap<(ConfigKind, String), ConfigRef>,
     drafts: BTreeMap<(ConfigKind, String), DraftFact>,
-    /// Drafts that went because their configs never came.
-    withdrawn: BTreeSet<(ConfigKind, String)>,
     workloads: BTreeMap<WorkloadKey, WorkloadFact>,
     /// Which workload has a uid.
     uids: BTreeMap<String, WorkloadKey>,
@@ -558,7 +561,6 @@ impl Namespace {
                 let config = fact.config.clone();
                 self.sources.remove(&ConfigRef::new(kind, name));
                 self.drafts.remove(&(kind, name.to_owned()));
-                self.withdrawn.remove(&(kind, name.to_owned()));
                 self.version_sources.insert((kind, name.to_owned()), config.clone());
                 self.versions.entry(config.clone()).or_default().insert(name.to_owned(), fact);
                 Todo { configs: [config.clone()].into(), retention: [config].into(), ..Todo::default() }
@@ -567,7 +569,6 @@ impl Namespace {
                 let config = fact.config.clone();
                 self.remove_version(kind, name);
                 self.sources.remove(&ConfigRef::new(kind, name));
-                self.withdrawn.remove(&(kind, name.to_owned()));
                 self.drafts.insert((kind, name.to_owned()), fact);
                 Todo { retention: [config].into(), ..Todo::default() }
             }
@@ -575,10 +576,8 @@ impl Namespace {
     }
 
     fn remove_config(&mut self, kind: ConfigKind, name: &str) -> Todo {
-        if let Some(draft) = self.drafts.remove(&(kind, name.to_owned())) {
-            // Whoever joined it runs what its config never said.
-            self.withdrawn.insert((kind, name.to_owned()));
-            return Todo { consumers: self.in_need_of_care(&draft.config).collect(), ..Todo::config(&draft.config) };
+        if self.drafts.remove(&(kind, name.to_owned())).is_some() {
+            return Todo::default();
         }
         if let Some(config) = self.remove_version(kind, name) {
             return Todo { consumers: self.in_need_of_care(&config).collect(), ..Todo::config(&config) };
@@ -664,11 +663,12 @@ impl Namespace {
     }
 
     /// Its pins, with what is current in the place of versions that nobody knows, and those. Where its pods run all the same, nothing is
-    /// replaced: the version is gone, and they would be restarted with another one. A release knows itself what it moves.
+    /// replaced: the version is gone, and they would be restarted with another one. A release knows itself what it moves, also one that is
+    /// about to start: new code does not get an old version meanwhile.
     fn known_pins(&self, fact: &WorkloadFact) -> (Pins, Vec<Unknown>) {
-        let is_withdrawn = |(config, pin): (&ConfigRef, &Pin)| self.withdrawn.contains(&(config.kind, pin.to_string()));
-        let runs = fact.rollout.has_arrived() && fact.rollout.idle.is_none() && !fact.pins.iter().any(is_withdrawn);
-        if runs || !self.releases_of(fact.references.iter()).is_empty() {
+        let runs = fact.rollout.has_arrived() && fact.rollout.idle.is_none();
+        let moves = fact.references.iter().any(|config| self.candidates.contains_key(config));
+        if runs || moves || !self.releases_of(fact.references.iter()).is_empty() {
             return (fact.pins.clone(), Vec::new());
         }
         let is_known = |config: &ConfigRef, object: &str| {
@@ -827,6 +827,7 @@ impl Namespace {
                 .filter(|fact| !self.contents.contains_key(&fact.uid))
                 .map(|fact| fact.version.object.clone())
                 .collect(),
+            unkept: self.unkept(config),
             table: self.table.clone(),
             entry: self.entry(config),
             managed,
@@ -857,6 +858,19 @@ impl Namespace {
         let observed = status.observed_resource_version.as_ref()?.parse().ok()?;
         let released = self.versions.get(config)?.get(managed?.released()?)?;
         (ResourceVersion(observed) == source.resource_version).then(|| Digest::from(released.version.digest.clone()))
+    }
+
+    /// The uids of those who keep its versions.
+    fn keepers(&self, config: &ConfigRef) -> BTreeSet<String> {
+        let managed = self.managed.get(config).map(|managed| managed.uid().to_owned());
+        managed.into_iter().chain(self.source_uid(config)).collect()
+    }
+
+    /// The versions that are there only for as long as somebody runs them.
+    fn unkept(&self, config: &ConfigRef) -> BTreeSet<String> {
+        let keepers = self.keepers(config);
+        let is_unkept = |fact: &&VersionFact| !fact.owners.iter().any(|owner| keepers.contains(&owner.uid));
+        self.genuine_versions(config).filter(is_unkept).map(|fact| fact.version.object.clone()).collect()
     }
 
     fn consumers(&self, config: &ConfigRef) -> Vec<(WorkloadKey, Option<Pin>)> {
@@ -894,18 +908,26 @@ impl Namespace {
         }
         let source_uid = self.source_uid(config);
         let managed = self.managed.get(config).cloned();
-        let keepers: BTreeSet<String> =
-            managed.iter().map(|managed| managed.uid().to_owned()).chain(source_uid.clone()).collect();
+        let keepers = self.keepers(config);
+        let draft_facts: Vec<DraftFact> =
+            self.drafts.values().filter(|draft| draft.config == *config).cloned().collect();
+        let draft = |fact: &DraftFact| Draft {
+            object: fact.object.clone(),
+            is_abandoned: fact.is_abandoned(now),
+            owners: owner_uids(&fact.owners),
+            users: holders.get(&fact.object).cloned().unwrap_or_default(),
+            is_wanted: wanted.contains(&fact.object),
+        };
         let holding = |fact: &VersionFact| Holding {
             version: fact.version.clone(),
-            owners: fact.owners.iter().filter(|owner| !is_keeper(owner)).map(|owner| owner.uid.clone()).collect(),
+            owners: owner_uids(&fact.owners),
             kept_by: kept_by(&fact.owners, &keepers),
             users: holders.get(&fact.version.object).cloned().unwrap_or_default(),
             is_wanted: wanted.contains(&fact.version.object),
         };
-        let abandoned = self.drafts.values().filter(|draft| draft.config == *config && draft.is_abandoned(now));
         RetentionView {
-            abandoned: abandoned.cloned().collect(),
+            drafts: draft_facts.iter().map(draft).collect(),
+            draft_facts,
             holdings: versions.iter().map(holding).collect(),
             protected: [entry.current, entry.next, entry.moving]
                 .into_iter()
@@ -924,10 +946,12 @@ impl Namespace {
     }
 }
 
-fn kept_by(
-    owners: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference],
-    keepers: &BTreeSet<String>,
-) -> Keepers {
+/// Without keepers.
+fn owner_uids(owners: &[OwnerReference]) -> BTreeSet<String> {
+    owners.iter().filter(|owner| !is_keeper(owner)).map(|owner| owner.uid.clone()).collect()
+}
+
+fn kept_by(owners: &[OwnerReference], keepers: &BTreeSet<String>) -> Keepers {
     let found: BTreeSet<String> =
         owners.iter().filter(|owner| is_keeper(owner)).map(|owner| owner.uid.clone()).collect();
     match found {

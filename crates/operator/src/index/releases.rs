@@ -444,10 +444,13 @@ impl Namespace {
     /// What must stay for as long as a release may still go forward or back, or hold it against somebody.
     pub(super) fn needed_by_releases(&self, config: &ConfigRef) -> Vec<String> {
         let open = self.releases.values().filter(|fact| !fact.has_ended());
+        let records = open.clone().flat_map(|fact| &fact.core.progress.consumers);
+        let before = records.filter_map(|record| record.pins_before.get(config)).map(ToString::to_string);
         let moves = open.flat_map(|fact| &fact.core.moves).filter(|step| step.config == *config);
         let held = self.managed.get(config).and_then(|managed| managed.object.status.as_ref()?.held.as_ref());
         moves
             .flat_map(|step| [step.from.clone(), step.to.clone()])
+            .chain(before)
             .chain(held.map(|held| held.object.clone()))
             .collect()
     }
@@ -655,10 +658,13 @@ impl Namespace {
             under_way.or_else(|| self.held_back(&members, &policy, budget, now).filter(|_| !self.is_asked_for(fact)))
         };
         let superseded_by = self.superseded_by(&fact.core.name).and_then(|name| self.releases.get(name));
-        let waits = superseded_by.filter(|newer| fact.is_under_way() && !self.is_asked_for(newer));
-        let superseded_at = waits.and_then(|newer| {
+        let superseded_at = superseded_by.filter(|_| fact.is_under_way()).and_then(|newer| {
             if newer.core.wishes.paused && newer.core.progress.started_at.is_none() {
                 return Some(Timestamp::MAX);
+            }
+            // What a person asked for waits for nothing else.
+            if self.is_asked_for(newer) {
+                return None;
             }
             let policy = self.policy_of(newer, default);
             let members: Vec<Member> = self
@@ -858,6 +864,8 @@ impl Namespace {
             moves().filter(|step| self.concerns(step, fact, policy)).map(|step| step.config.clone()).collect();
         let is_stranded = |config: &&ConfigRef| self.stranded(config).any(|stranded| stranded.id() == fact.id());
         let stranded = fact.references.iter().filter(is_stranded).cloned().collect();
+        let missing =
+            references.iter().filter(|config| self.is_missing(fact.pins.get(config), config)).cloned().collect();
         let lacks = self.lacks_key(fact);
         let unit = |pod: &&PodFact| {
             let is_new = is_new_pod(&pod.pins, &fact.pins, references.iter());
@@ -876,6 +884,7 @@ impl Namespace {
             template: fact.template.clone(),
             is_newcomer,
             references,
+            missing,
             concerned,
             stranded,
             rollout: Rollout { is_midway: rollout.is_midway || has_other_code, ..rollout },
@@ -887,6 +896,12 @@ impl Namespace {
             partition: fact.gate.partition,
             units,
         }
+    }
+
+    /// Whether a pin is to a version that is not there, nor a draft of it.
+    fn is_missing(&self, pin: Option<&Pin>, config: &ConfigRef) -> bool {
+        let Some(Pin::Version(object)) = pin else { return false };
+        !self.has_version(config, object) && !self.drafts.contains_key(&(config.kind, object.clone()))
     }
 
     /// Whether a workload came with a new version, or after it: not long ago, and not before it.
@@ -1117,6 +1132,36 @@ mod tests {
             assert_eq!(namespace.moving_to(&config("app")).as_deref(), Some(last));
             assert_eq!(namespace.under_way(&config("app")).as_deref(), Some(now));
         }
+    }
+
+    #[test]
+    fn what_was_moved_is_looked_after_for_as_long_as_the_successor_is_paused_also_if_a_person_asked_for_that() {
+        let mut namespace = Namespace::default();
+        let first = release(1, "Progressing", "Rolling");
+        let mut second = release(2, "Paused", "Waiting");
+        (second.core.wishes.paused, second.core.wishes.promote) = (true, true);
+        second.core.progress.started_at = None;
+        second.object.spec.supersedes = Some("configmap-app-1".into());
+        namespace.apply_release("configmap-app-1", first.clone());
+        let superseded_at = |namespace: &Namespace| {
+            let id = ReleaseId { namespace: "n".into(), name: "configmap-app-1".into() };
+            namespace.release_view(&id, &first, &Policy::default(), None, Timestamp::UNIX_EPOCH).superseded_at
+        };
+        namespace.apply_release("configmap-app-2", second.clone());
+        assert_eq!(superseded_at(&namespace), Some(Timestamp::MAX));
+        second.core.wishes.paused = false;
+        namespace.apply_release("configmap-app-2", second);
+        assert_eq!(superseded_at(&namespace), None, "what a person asked for waits for nothing else");
+    }
+
+    #[test]
+    fn a_release_needs_what_its_consumers_go_back_to() {
+        let mut namespace = Namespace::default();
+        let mut fact = release(2, "Progressing", "Rolling");
+        fact.core.progress.ended_at = None;
+        fact.core.progress.consumers[0].pins_before = "configmap/app=app-old".parse().unwrap();
+        namespace.apply_release("configmap-app-2", fact);
+        assert!(namespace.needed_by_releases(&config("app")).contains(&"app-old".to_owned()));
     }
 
     #[test]

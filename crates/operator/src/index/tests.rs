@@ -242,8 +242,14 @@ fn a_draft_is_no_version_and_goes_when_its_change_does_not_come() {
     assert_eq!(draft("app-1", now), [Work::Retention(id("app"))]);
     draft("app-2", Timestamp::UNIX_EPOCH);
     assert_eq!(cluster.index.config(&id("app")).unwrap().versions.len(), 1);
-    let abandoned = cluster.index.retention(&id("app"), now).unwrap().abandoned;
-    assert_eq!(abandoned.iter().map(|draft| draft.object.as_str()).collect::<Vec<_>>(), ["app-2"]);
+    let drafts = cluster.index.retention(&id("app"), now).unwrap().drafts;
+    let told = |draft: &Draft| (draft.object.clone(), draft.is_abandoned, draft.is_wanted);
+    let told: Vec<_> = drafts.iter().map(told).collect();
+    assert_eq!(told, [("app-1".into(), false, false), ("app-2".into(), true, false)]);
+    cluster.workload("ReplicaSet", "web-1", "app", "configmap/app=app-2", &[]);
+    let drafts = cluster.index.retention(&id("app"), now).unwrap().drafts;
+    assert!(drafts[0].users.is_empty());
+    assert_eq!(drafts[1].users, BTreeSet::from(["uid-of-web-1".to_owned()]), "it was joined, and is held");
     for name in ["app-1", "app-2"] {
         assert!(cluster.index.has_drafts(&id("app")));
         assert!(cluster.index.keys(Watched::Config(ConfigKind::ConfigMap), None).contains(&key(name)));

@@ -220,3 +220,15 @@ async fn of_very_many_namespaces_those_that_are_at_rest_are_forgotten() {
     }
     assert!(lock(&replica.tables.namespaces).len() <= REMEMBERED);
 }
+
+#[tokio::test]
+async fn a_table_that_went_with_its_namespace_does_not_stand_for_the_new_one() {
+    let replica = Replica::new();
+    replica.publish(replica.decide("a", running("a-1"))).await.unwrap();
+    replica.fake.delete(TABLE);
+    replica.publish(replica.decide("a", running("a-1"))).await.unwrap();
+    assert_eq!(replica.spec()["current"], json!({"configmap/a": "a-1"}), "the same content, in a new namespace");
+    replica.fake.delete(TABLE);
+    replica.publish(replica.decide("a", running("a-2"))).await.unwrap();
+    assert_eq!(replica.spec()["current"], json!({"configmap/a": "a-2"}));
+}

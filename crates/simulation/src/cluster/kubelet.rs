@@ -5,16 +5,18 @@ mod content;
 mod report;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::daemon_set::{node_name, node_of};
 use super::manners::{Manners, Span, State};
 use super::read::{after, controller, is_going, text};
 use super::turn::Turn;
 use crate::Ran;
+use crate::kinds::Key;
 use crate::random::Random;
 use crate::store::{Object, Refusal};
 use behavior::{Behavior, Readiness};
@@ -333,4 +335,11 @@ impl Life {
         };
         self.due = after(turn.now, wait);
     }
+}
+
+/// Whether pods of this spec cannot become ready, by what they read.
+pub(crate) fn cannot_be_ready(spec: &Value, namespace: &str, find: &dyn Fn(&Key) -> Option<Arc<Object>>) -> bool {
+    let Ok(seen) = content::read_spec(spec, namespace, find) else { return false };
+    let Behavior { ready_after, crash_after, .. } = Behavior::parse(&seen.behavior);
+    ready_after == Readiness::Never || crash_after == Some(Duration::ZERO)
 }

@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+pub(crate) use kubelet::cannot_be_ready;
 pub use manners::{Machines, Manners, Span};
 
 use crate::kinds::{Key, Kind};

@@ -9,7 +9,7 @@ use lockstep_core::release::{Phase, Release, State};
 use lockstep_core::{ConfigRef, names};
 use serde_json::Value;
 
-use super::of_versions::columns;
+use super::of_versions::{columns, user_of};
 use super::reading::{
     Version, config_kind, config_of, consumer_id, consumers, managed, open_releases, pinned, pins, record, references,
     releases, source_key, table, template,
@@ -302,11 +302,15 @@ pub(super) const TABLE: EndRule = EndRule {
 
 pub(super) const DRAFTS: EndRule = EndRule {
     name: "no_draft_stays",
-    says: "a draft becomes a version, or goes",
+    says: "a draft becomes a version, or goes, unless somebody joined it and may still run it",
     check: |seen| {
         let configs = [Kind::ConfigMap, Kind::Secret].into_iter().flat_map(|kind| seen.all(kind));
         let is_draft = |object: &&Arc<Object>| Version::read(object).is_some_and(|version| version.name.is_none());
-        let mut drafts = configs.filter(is_draft).filter(|draft| seen.is_there(&draft.key.namespace));
+        let drafts = configs.filter(is_draft).filter(|draft| seen.is_there(&draft.key.namespace));
+        let mut drafts = drafts.filter(|draft| {
+            let config = Version::read(draft).map(|version| version.config);
+            config.is_some_and(|config| user_of(seen, draft, &config).is_none())
+        });
         drafts.next().map(|draft| format!("{} is a draft", draft.key))
     },
 };

@@ -6,8 +6,9 @@ use lockstep_api::ReleaseCondition;
 use lockstep_core::ConfigRef;
 use lockstep_core::release::{Phase, Record, Release, State};
 
-use super::reading::{phase, pinned, pins, release, source_key, template};
+use super::reading::{config_kind, phase, pinned, pins, release, source_key, table, template};
 use super::{ChangeRule, Seen};
+use crate::cluster::cannot_be_ready;
 use crate::kinds::{Key, Kind};
 use crate::store::{Change, Object, Writer};
 
@@ -80,11 +81,23 @@ pub(super) const SUCCESS: ChangeRule = ChangeRule {
             if was_touched(seen, &workload.key) || record.health.desired == 0 {
                 return None;
             }
-            let bad = bad_content(seen, workload, &release)?;
+            let bad = bad_content(seen, workload, &release).filter(|_| is_bad(seen, workload))?;
             Some(format!("{}: {} is said to be well, and reads {bad}", change.key, record.consumer))
         })
     },
 };
+
+/// Whether its pods cannot become ready with all that they read: of two configs that say how to behave, the one may hide the other.
+fn is_bad(seen: &Seen, workload: &Object) -> bool {
+    let (namespace, pins) = (&workload.key.namespace, pins(workload));
+    let find = |key: &Key| {
+        let config = ConfigRef::new(config_kind(key.kind)?, key.name.as_str());
+        let baseline = || table(seen, namespace)?.get(&config)?.baseline.clone();
+        let name = pinned(&pins, &config).or_else(baseline).unwrap_or_else(|| key.name.clone());
+        seen.get(key.kind, namespace, &name).cloned()
+    };
+    cannot_be_ready(&template(workload)["spec"], namespace, &find)
+}
 
 /// What a consumer reads by which its pods cannot become ready.
 fn bad_content(seen: &Seen, workload: &Object, release: &Release) -> Option<String> {

@@ -66,13 +66,40 @@ pub(super) const IN_USE: ChangeRule = ChangeRule {
         if matches!(change.by, Writer::User(_)) || !seen.is_there(&change.key.namespace) {
             return None;
         }
+        // Who deletes both, the config and its VersionedConfig, loses what only they keep: users are written down as owners a while later.
+        if !is_kept(seen, &change.key.namespace, &version.config) && !has_old_user(seen, before, &version.config) {
+            return None;
+        }
         let user = user_of(seen, before, &version.config)?;
         Some(format!("{} is deleted, and {user} needs it", change.key))
     },
 };
 
+/// Whether anybody is there who keeps a config's versions.
+fn is_kept(seen: &Seen, namespace: &str, config: &ConfigRef) -> bool {
+    managed(seen, namespace, config).is_some() || seen.objects.contains_key(&source_key(namespace, config))
+}
+
+/// How long it may take until whoever runs a version is among its owners.
+const OWNERS_SECONDS: i64 = 120;
+
+/// Whether something has made pods from a version, or could, for so long that it must be among the owners.
+fn has_old_user(seen: &Seen, version: &Object, config: &ConfigRef) -> bool {
+    let namespace = &version.key.namespace;
+    let holders = [Kind::ReplicaSet, Kind::ControllerRevision, Kind::Job, Kind::CronJob, Kind::ReplicationController];
+    let is_old = |holder: &Object| {
+        let created = holder.value["metadata"]["creationTimestamp"].as_str().and_then(|text| text.parse().ok());
+        created.is_some_and(|created: jiff::Timestamp| seen.now.duration_since(created).as_secs() >= OWNERS_SECONDS)
+    };
+    let mut all = holders.into_iter().flat_map(|kind| seen.list(kind, namespace));
+    all.any(|holder| {
+        let needs = pinned(&pins(holder), config).as_ref() == Some(&version.key.name);
+        needs && is_old(holder) && !holder.is_deleted() && !is_left_over(seen, holder)
+    })
+}
+
 /// Who needs a version.
-fn user_of(seen: &Seen, version: &Object, config: &ConfigRef) -> Option<String> {
+pub(super) fn user_of(seen: &Seen, version: &Object, config: &ConfigRef) -> Option<String> {
     let (namespace, name) = (&version.key.namespace, &version.key.name);
     let is_named = |pod: &Object| {
         let references = lockstep_core::references::references(&pod.value["spec"]);

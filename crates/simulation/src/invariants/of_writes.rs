@@ -4,7 +4,7 @@ use lockstep_core::release::{Phase, State};
 use lockstep_core::{ConfigRef, Pins, names};
 
 use super::reading::{
-    CONSUMERS, config_kind, consumer_id, controller, managed, open_releases, pinned, pins, record, references,
+    CONSUMERS, Version, config_kind, consumer_id, controller, managed, open_releases, pinned, pins, record, references,
     source_key, table,
 };
 use super::{ChangeRule, Seen};
@@ -96,9 +96,13 @@ pub(super) const RECORDED: ChangeRule = ChangeRule {
                     && !matches!(record.state, State::Waiting | State::Restored);
                 is_back || is_forward
             });
-            // What nobody knows is replaced by what is current.
-            let object = |name: &String| source_key(&change.key.namespace, &ConfigRef::new(config.kind, name.as_str()));
-            let was_unknown = was.as_ref().is_some_and(|was| !seen.objects.contains_key(&object(was)));
+            // What nobody knows is replaced by what is current. A draft whose change another one overtook is no version.
+            let is_version = |name: &String| {
+                let key = source_key(&change.key.namespace, &ConfigRef::new(config.kind, name.as_str()));
+                let version = seen.objects.get(&key).and_then(|object| Version::read(object));
+                version.is_some_and(|version| version.name.is_some())
+            };
+            let was_unknown = was.as_ref().is_some_and(|was| !is_version(was));
             if !is_told && !was_unknown {
                 let (was, is) = (was.unwrap_or("nothing".into()), is.unwrap_or("nothing".into()));
                 return Some(format!("{:?} pins {} from {was} to {is} of {config}", change.by, change.key));

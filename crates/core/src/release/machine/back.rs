@@ -1,5 +1,7 @@
 //! The way back: the old pins are written, and a release ends when the pods are back.
 
+use jiff::Timestamp;
+
 use super::{Failure, Machine, RECHECK, ROLLOUT, STATEFUL_SET, after, listed};
 use crate::health::{Goal, Verdict, runs_failed};
 use crate::pins::Pins;
@@ -75,12 +77,14 @@ impl Machine<'_> {
             .map(|record| record.consumer.clone())
             .collect();
         self.progress.consumers = records;
-        let deadline = after(self.progress.phase_since.unwrap_or(self.now), self.observed.policy.progress_deadline);
+        let deadline = self.back_until(&left);
         let reason = self.progress.reason.clone();
         if left.is_empty() {
             let end = self.progress.ends_as.unwrap_or(Phase::RolledBack);
             self.end_back(end, reason);
         } else if self.now >= deadline {
+            // What is left to a person is not written any more.
+            self.actions.clear();
             let not_back = left.iter().map(|consumer| self.not_back(consumer)).collect::<Vec<_>>();
             self.enter(Phase::Failed, format!("{reason}. Not all is back: {}", listed(&not_back)));
         } else {
@@ -115,6 +119,14 @@ impl Machine<'_> {
     fn still_has_it(&self, record: &Record, pins: &Pins) -> bool {
         let target = self.release().target(pins, record);
         target == *pins && Release::restored(pins, record) != *pins
+    }
+
+    /// Until when consumers must be back. Their time begins with the last write: we may have been away until then.
+    fn back_until(&self, left: &[ConsumerId]) -> Timestamp {
+        let records = self.progress.consumers.iter().filter(|record| left.contains(&record.consumer));
+        let tried = records.filter_map(|record| record.progressed_at).max();
+        let since = tried.max(self.progress.phase_since).unwrap_or(self.now);
+        after(since, self.observed.policy.progress_deadline)
     }
 
     /// What keeps a consumer from being as it was, and what helps.
@@ -161,6 +173,10 @@ impl Machine<'_> {
         }
         let restored = Release::restored(&member.pins, record);
         if target == member.pins && restored != member.pins {
+            let is_refused = self.observed.refused.contains_key(&record.consumer);
+            if record.state != State::Restoring || !is_refused {
+                record.progressed_at = Some(self.now);
+            }
             record.state = State::Restoring;
             let consumer = record.consumer.clone();
             self.actions.push(Action::Pin { consumer, pins: restored, gate: Gate::Open });

@@ -211,7 +211,10 @@ impl Machine<'_> {
     fn note(&mut self, record: &mut Record, health: &Health) -> Option<Failure> {
         let came_closer = health.ready > record.health.ready || health.updated > record.health.updated;
         record.health = Counts::from(health);
-        if came_closer || matches!(health.verdict, Verdict::Waiting(_)) {
+        // For whoever waits for a person no time passes, and nothing has to be written: it begins anew after that.
+        if matches!(health.verdict, Verdict::Waiting(_)) {
+            record.progressed_at = None;
+        } else if came_closer || record.progressed_at.is_none() {
             record.progressed_at = Some(self.now);
         }
         let why = match &health.verdict {

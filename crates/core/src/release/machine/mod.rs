@@ -207,10 +207,11 @@ impl<'a> Machine<'a> {
         self.release().moves.iter().filter(is_its).filter(is_pinned)
     }
 
-    /// What a consumer goes back to: where it has what is released or was taken back, to the last good version.
+    /// What a consumer goes back to: where it has what is released, was taken back or is not there, to the last good version.
     fn pins_from(&self, member: &'a Member) -> Pins {
         let mut pins = member.pins.clone();
-        for step in self.joined(member).chain(self.left_behind(member)) {
+        let missing = self.release().moves.iter().filter(|step| member.missing.contains(&step.config));
+        for step in self.joined(member).chain(self.left_behind(member)).chain(missing) {
             pins.put(&step.config, Some(&Pin::Version(step.from.clone())));
         }
         pins

@@ -37,16 +37,23 @@ struct Reference<'a> {
     is_optional: bool,
 }
 
+/// How an object is found.
+pub(super) type Find<'a> = &'a dyn Fn(&Key) -> Option<Arc<Object>>;
+
 struct Reader<'a> {
-    store: &'a Store,
+    find: Find<'a>,
     namespace: &'a str,
     seen: Seen,
 }
 
 /// Reads all that a pod's containers need at their start: volumes first, as the kubelet does.
 pub(super) fn read(store: &Store, pod: &Object) -> Result<Seen, Missing> {
-    let spec = &pod.value["spec"];
-    let mut reader = Reader { store, namespace: &pod.key.namespace, seen: Seen::default() };
+    read_spec(&pod.value["spec"], &pod.key.namespace, &|key| store.get(key).cloned())
+}
+
+/// The same for a pod spec.
+pub(super) fn read_spec(spec: &Value, namespace: &str, find: Find<'_>) -> Result<Seen, Missing> {
+    let mut reader = Reader { find, namespace, seen: Seen::default() };
     let mut files = String::new();
     for volume in items(&spec["volumes"]) {
         reader.mount(Kind::ConfigMap, &volume["configMap"], "name", &mut files)?;
@@ -67,9 +74,9 @@ pub(super) fn read(store: &Store, pod: &Object) -> Result<Seen, Missing> {
 impl<'a> Reader<'a> {
     fn get(&mut self, reference: &Reference<'_>) -> Option<Arc<Object>> {
         let key = Key::new(reference.kind, self.namespace, reference.name);
-        let object = self.store.get(&key)?;
-        self.seen.references.insert(config(object), (object.key.name.clone(), content(object)));
-        Some(Arc::clone(object))
+        let object = (self.find)(&key)?;
+        self.seen.references.insert(config(&object), (object.key.name.clone(), content(&object)));
+        Some(object)
     }
 
     fn mount(&mut self, kind: Kind, source: &'a Value, named: &str, files: &mut String) -> Result<(), Missing> {
