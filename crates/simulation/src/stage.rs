@@ -327,6 +327,8 @@ impl Stage {
 
     fn outcome(mut self, violation: Option<Violation>) -> Outcome {
         self.coverage.note_releases(&self.shared);
+        // It knows the replicas, which know the world: otherwise neither would ever go.
+        self.shared.lock().webhook = None;
         let lasted = self.started.elapsed();
         let at = violation.as_ref().map_or(self.curtain, |violation| violation.at);
         let noticed = Duration::try_from(at.duration_since(self.curtain)).unwrap_or_default();
