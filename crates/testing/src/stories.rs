@@ -75,8 +75,8 @@ impl Player<'_> {
                 Ok(())
             }
             Step::Patch(name, patch) => {
-                let path = objects::path(self.namespace, name)?;
-                self.send("PATCH", &path, "application/merge-patch+json", patch).await.map(drop)
+                let place = objects::path(self.namespace, name)?;
+                self.send("PATCH", &place, "application/merge-patch+json", patch).await.map(drop)
             }
             Step::Delete(name) => {
                 let path = objects::path(self.namespace, name)?;
@@ -99,8 +99,8 @@ impl Player<'_> {
     }
 
     async fn undo(&self, name: &str) -> Result<()> {
-        let path = objects::path(self.namespace, name)?;
-        let deployment = self.get(&path).await?;
+        let place = objects::path(self.namespace, name)?;
+        let deployment = self.get(&place).await?;
         let revision = |set: &Value| -> u64 {
             let text = set["metadata"]["annotations"]["deployment.kubernetes.io/revision"].as_str();
             text.and_then(|text| text.parse().ok()).unwrap_or(0)
@@ -113,7 +113,7 @@ impl Player<'_> {
             labels.remove("pod-template-hash");
         }
         let patch = json!([{"op": "replace", "path": "/spec/template", "value": template}]);
-        self.send("PATCH", &path, "application/json-patch+json", &patch).await.map(drop)
+        self.send("PATCH", &place, "application/json-patch+json", &patch).await.map(drop)
     }
 
     async fn until(&self, what: &str, is_there: impl Fn(&str) -> bool) -> Result<String> {

@@ -283,6 +283,7 @@ pub struct Member {
 }
 
 /// All that is known of one release.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each with its own name")]
 #[derive(Debug)]
 pub struct Observed<'a> {
     pub release: &'a Release,

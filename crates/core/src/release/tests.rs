@@ -989,6 +989,19 @@ fn whoever_joined_with_a_part_of_a_release_goes_back_with_all_of_it() {
 }
 
 #[test]
+fn whoever_joined_with_a_part_and_waits_goes_back_with_that_part() {
+    let mut cluster = with_other("configmap/app=app-2,configmap/other=other-1");
+    cluster.members[0].wave = 1;
+    cluster.members.push(deployment("first", 0, OLD));
+    cluster.turn();
+    cluster.turn();
+    assert_eq!(cluster.pins("web"), "configmap/app=app-2,configmap/other=other-1", "its wave has not come");
+    cluster.release.wishes.abort = true;
+    assert_eq!(cluster.run(), Phase::Aborted);
+    assert_eq!(cluster.pins("web"), "configmap/app=app-1,configmap/other=other-1");
+}
+
+#[test]
 fn what_a_consumer_uses_only_since_the_release_goes_back_with_it() {
     let mut cluster = with_other("configmap/other=other-1");
     cluster.members[0].references.remove(&app());

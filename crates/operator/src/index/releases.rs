@@ -406,8 +406,11 @@ impl Namespace {
         self.superseded_by(&fact.core.name).is_some()
     }
 
+    /// The release that takes its place. One that ended before it started, rejected or aborted, does not.
     fn superseded_by(&self, name: &str) -> Option<&str> {
-        let newer = self.releases.values().find(|fact| fact.object.spec.supersedes.as_deref() == Some(name))?;
+        let is_meant = |fact: &&ReleaseFact| fact.object.spec.supersedes.as_deref() == Some(name);
+        let takes_place = |fact: &&ReleaseFact| !fact.has_ended() || fact.core.progress.started_at.is_some();
+        let newer = self.releases.values().filter(is_meant).find(takes_place)?;
         Some(newer.core.name.as_str())
     }
 
@@ -1112,6 +1115,21 @@ mod tests {
         assert_eq!(namespace.next_name(&config("app")), "configmap-app-3");
         namespace.apply_workload(0, "web", Some(consumer("configmap/app=app-0")));
         assert_eq!(namespace.is_stranded(&config("app")), Stranded::Nobody);
+    }
+
+    #[test]
+    fn what_ended_before_it_started_takes_nobodys_place() {
+        let mut namespace = Namespace::default();
+        let mut second = release(2, "Paused", "Waiting");
+        (second.core.progress.started_at, second.core.progress.ended_at) = (None, None);
+        second.object.spec.supersedes = Some("configmap-app-1".into());
+        namespace.apply_release("configmap-app-1", release(1, "Baking", "Ready"));
+        namespace.apply_release("configmap-app-2", second.clone());
+        assert_eq!(namespace.superseded_by("configmap-app-1"), Some("configmap-app-2"));
+        second.core.progress.phase = Phase::Aborted;
+        namespace.apply_release("configmap-app-2", second);
+        assert_eq!(namespace.superseded_by("configmap-app-1"), None);
+        assert_eq!(namespace.moving_to(&config("app")).as_deref(), Some("app-1"), "it goes on");
     }
 
     #[test]

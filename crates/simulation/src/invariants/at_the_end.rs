@@ -210,8 +210,11 @@ fn is_explained(seen: &Seen, workload: &Object, config: &ConfigRef) -> bool {
     let is_put_back = record.is_some_and(|record| pinned(&record.pins_before, config) == has)
         && touched.given.contains(&(config.clone(), has));
     let is_back = matches!(last.progress.phase, Phase::RolledBack | Phase::Aborted) && is_put_back;
-    is_told || is_back || touched.template.is_some_and(|at| Some(at) >= last.progress.started_at)
+    is_told || is_back || touched.template.is_some_and(|at| Some(at + CLOCKS_DIFFER) >= last.progress.started_at)
 }
+
+/// A release has the times of its leader's clock, which may be ahead.
+const CLOCKS_DIFFER: jiff::SignedDuration = jiff::SignedDuration::from_secs(120);
 
 pub(super) const STATUS: EndRule = EndRule {
     name: "the_status_is_what_is",
@@ -309,7 +312,10 @@ pub(super) const DRAFTS: EndRule = EndRule {
         let drafts = configs.filter(is_draft).filter(|draft| seen.is_there(&draft.key.namespace));
         let mut drafts = drafts.filter(|draft| {
             let config = Version::read(draft).map(|version| version.config);
-            config.is_some_and(|config| user_of(seen, draft, &config).is_none())
+            let is_unused = config.is_some_and(|config| user_of(seen, draft, &config).is_none());
+            // A Job that has ended holds what it ran until somebody deletes it.
+            let is_held = draft.owners().any(|owner| owner["kind"] == "Job");
+            is_unused && !is_held
         });
         drafts.next().map(|draft| format!("{} is a draft", draft.key))
     },

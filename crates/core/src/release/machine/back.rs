@@ -6,7 +6,7 @@ use super::{Failure, Machine, RECHECK, ROLLOUT, STATEFUL_SET, after, listed};
 use crate::health::{Goal, Verdict, runs_failed};
 use crate::pins::Pins;
 use crate::policy::JoinedFailure;
-use crate::release::{Action, ConsumerId, Counts, Gate, Phase, Record, Release, State, Step};
+use crate::release::{Action, ConsumerId, Counts, Gate, Move, Phase, Record, Release, State, Step};
 
 const DAEMON_SET: &str = "DaemonSet";
 
@@ -98,7 +98,7 @@ impl Machine<'_> {
         let still_has_it = |record: &&Record| {
             let member = self.member(&record.consumer);
             let pins = member.filter(|_| record.state != State::LeftAlone).map(|member| &member.pins);
-            record.has_joined && pins.is_some_and(|pins| self.still_has_it(record, pins))
+            record.has_joined && pins.is_some_and(|pins| self.has_some_of_it(record, pins))
         };
         let theirs: Vec<&Record> = self.progress.consumers.iter().filter(still_has_it).collect();
         match theirs.first() {
@@ -116,9 +116,13 @@ impl Machine<'_> {
         }
     }
 
-    fn still_has_it(&self, record: &Record, pins: &Pins) -> bool {
-        let target = self.release().target(pins, record);
-        target == *pins && Release::restored(pins, record) != *pins
+    fn has_some_of_it(&self, record: &Record, pins: &Pins) -> bool {
+        let is_its = |step: &&Move| step.from != step.to && record.configs.contains(&step.config);
+        let mut moves = self.release().moves.iter().filter(is_its);
+        moves.any(|step| {
+            let is_it = |pins: &Pins| pins.get(&step.config).is_some_and(|pin| pin.to_string() == step.to);
+            is_it(pins) && !is_it(&record.pins_before)
+        })
     }
 
     /// Until when consumers must be back. Their time begins with the last write: we may have been away until then.
@@ -160,9 +164,10 @@ impl Machine<'_> {
             record.has_joined && self.observed.policy.joining.on_failure == JoinedFailure::Hold && !is_aborted;
         self.follow_references(record, member);
         let target = self.release().target(&member.pins, record);
+        let has_it = self.has_some_of_it(record, &member.pins);
         match record.state {
             // It was never moved: how it does is its own matter.
-            State::Waiting if target != member.pins => {
+            State::Waiting if !has_it => {
                 record.state = State::Restored;
                 return;
             }
@@ -172,7 +177,9 @@ impl Machine<'_> {
             _ => {}
         }
         let restored = Release::restored(&member.pins, record);
-        if target == member.pins && restored != member.pins {
+        // Of a release of several configs it may have joined a part.
+        let may_write = target == member.pins || (has_it && matches!(record.state, State::Waiting | State::Restoring));
+        if may_write && restored != member.pins {
             let is_refused = self.observed.refused.contains_key(&record.consumer);
             if record.state != State::Restoring || !is_refused {
                 record.progressed_at = Some(self.now);

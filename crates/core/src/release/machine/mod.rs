@@ -125,7 +125,7 @@ impl<'a> Machine<'a> {
         if inherited.is_none() && member.concerned.is_empty() && !is_there {
             return None;
         }
-        let has_joined = self.joined(member).next().is_some();
+        let has_a_part = self.joined(member).next().is_some();
         let configs = if is_there { &member.references } else { &member.concerned };
         let joined = self.joined(member).map(|step| &step.config);
         let configs: BTreeSet<_> = configs.iter().chain(joined).cloned().collect();
@@ -149,7 +149,7 @@ impl<'a> Machine<'a> {
             }
             // Other code is on its way out, or came with a part of what is released: if that fails, nobody can say what is to blame.
             None => {
-                let has_other_code = member.rollout.is_midway || (has_joined && !member.is_gated);
+                let has_other_code = member.rollout.is_midway || (has_a_part && !member.is_gated);
                 (self.pins_from(member), member.template.clone(), fresh_before(), has_other_code)
             }
         };
