@@ -331,7 +331,11 @@ impl Executor {
         let (name, namespace) = (managed.object.name_any(), managed.object.namespace().unwrap_or_default());
         let api: Api<VersionedConfig> = Api::namespaced(self.client.clone(), &namespace);
         let patch = status_patch(managed.resource_version, status);
-        let written = api.patch_status(&name, &patch_params(), &patch).await;
+        let written = match api.patch_status(&name, &patch_params(), &patch).await {
+            // The watch tells when it is there again. The release itself is not gone.
+            Err(kube::Error::Api(status)) if status.is_not_found() => Err(conflict("the VersionedConfig is gone")),
+            written => written,
+        };
         let object = written.doing(|| format!("report on VersionedConfig {name} in {namespace}"))?;
         Ok(ManagedFact::read(object))
     }

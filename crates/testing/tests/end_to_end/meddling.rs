@@ -201,8 +201,8 @@ async fn when_one_of_two_configs_that_failed_together_is_repaired_the_other_come
             )
         };
         let variable = "env:\n- name: TOKEN\n  valueFrom: {secretKeyRef: {name: token, key: TOKEN}}\n";
-        // Long enough for both to be seen.
-        stage.set_policy("default", &ReleasePolicySpec { settle_milliseconds: Some(2_000), ..impatient() }).await?;
+        // Long enough for both to be seen, also where everything is slow.
+        stage.set_policy("default", &ReleasePolicySpec { settle_milliseconds: Some(8_000), ..impatient() }).await?;
         stage.apply(&token("old")).await?;
         set_up(&stage, &deployment("web", 1, variable)).await?;
         stage.released("secret/token", "1.0.0").await?;
