@@ -192,7 +192,8 @@ fn plan_without_source(observed: &Observed) -> Vec<Action> {
         return vec![Action::Forget];
     }
     // Pins stay until a pod spec changes; from then on, workloads run what the config itself says.
-    if observed.has_opted_out && observed.has_consumers && observed.moving_to.is_none() {
+    let was_ours = observed.managed.is_some() && observed.has_consumers;
+    if was_ours && observed.has_opted_out && observed.moving_to.is_none() {
         let is_handed_out = observed.entry != Entry::default();
         return is_handed_out.then(|| Action::Publish(Entry::default())).into_iter().collect();
     }
@@ -923,6 +924,8 @@ mod tests {
         assert_eq!(plan(&observed), []);
         observed.moving_to = None;
         assert_eq!(plan(&observed), [Action::Publish(Entry::default())]);
+        let foreign = Observed { managed: None, ..observed.clone() };
+        assert_eq!(plan(&foreign), [], "somebody else wrote it into the table");
         observed.entry = Entry::default();
         assert_eq!(plan(&observed), []);
         (observed.source, observed.has_opted_out) = (Some(source('a')), false);

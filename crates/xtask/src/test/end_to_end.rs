@@ -19,7 +19,7 @@ use crate::stage::Stage;
 use crate::tools::Tool;
 
 /// End-to-end tests wait far more than they compute.
-const SIDE_BY_SIDE: usize = 10;
+const SIDE_BY_SIDE: usize = 8;
 
 /// A file of end-to-end tests, as `crates/testing/Cargo.toml` describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
