@@ -16,7 +16,7 @@ pub use told::all;
 
 /// How long each step may take.
 const PATIENCE: Duration = Duration::from_secs(180);
-const LOOK: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_secs(1);
 /// For how long the end must stay as it is.
 const STILL: Duration = Duration::from_secs(4);
 
