@@ -83,7 +83,7 @@ pub struct ReleaseStatus {
     /// What moves, in short: `app 1.0.0 → r2`.
     #[serde(default)]
     pub summary: String,
-    /// How many consumers run it and are well: `2/3`.
+    /// How many consumers run it and are healthy: `2/3`.
     #[serde(default)]
     pub done: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,7 +178,7 @@ pub struct ReleaseConsumer {
 /// The conditions of a Release, for `kubectl wait`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseCondition {
-    /// Every consumer runs it and is well.
+    /// All consumers run it and are healthy.
     Succeeded,
     /// The last good version is back.
     RolledBack,

@@ -113,7 +113,7 @@ pub(crate) fn releases() -> Vec<Release> {
         "consumers": [consumer("api", "Restored", 3, 3), consumer("web", "Restored", 3, 3)],
     });
     let good = json!({
-        "phase": "Succeeded", "reason": "every consumer runs it and is well", "summary": "app 1.0.0 → 1.1.0", "done": "2/2",
+        "phase": "Succeeded", "reason": "all consumers run it and are healthy", "summary": "app 1.0.0 → 1.1.0", "done": "2/2",
         "endedAt": ago(2330),
         "consumers": [consumer("api", "Ready", 3, 3), consumer("web", "Ready", 3, 3)],
     });

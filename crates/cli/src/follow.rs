@@ -562,7 +562,7 @@ mod tests {
         let end = at_rest(&held(), &doubtful).unwrap();
         assert_eq!(
             (end.doubt(), outcome(std::slice::from_ref(&end))),
-            (Some("every consumer runs it and is well"), Outcome::Unjudged)
+            (Some("all consumers run it and are healthy"), Outcome::Unjudged)
         );
     }
 

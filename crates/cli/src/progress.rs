@@ -219,7 +219,7 @@ mod tests {
         let mut third = second.clone();
         if let Some(status) = &mut third.status {
             status.phase = "Succeeded".into();
-            status.reason = "every consumer runs it and is well".into();
+            status.reason = "all consumers run it and are healthy".into();
             status.consumers[1] = serde_json::from_value(consumer("web", "Ready", 3, 3)).unwrap();
         }
         let told = [

@@ -40,7 +40,7 @@ pub struct Observed {
     pub has_consumers: bool,
     /// Whether its source is there and does not want to be under our care any more.
     pub has_opted_out: bool,
-    /// Whether neither a source nor a consumer was seen for a good while. Who is recreated is gone for a moment, too.
+    /// Whether neither a source nor a consumer was seen for a good while. An object that is recreated is gone for a moment, too.
     pub is_long_unused: bool,
     /// The version that a release under way moves it to, or one that waits for that one's end.
     pub moving_to: Option<String>,
@@ -150,7 +150,7 @@ pub enum Refusal {
     #[error("{0}")]
     BadName(#[from] crate::version::VersionNameError),
     #[error(
-        "its name has {length} characters, and with {MAX_CONFIG_NAME_LENGTH} at most its versions can be named after it: give it a shorter name"
+        "its name has {length} characters, and at most {MAX_CONFIG_NAME_LENGTH} leave room for the names of its versions: give it a shorter name"
     )]
     NameTooLong { length: usize },
     #[error(
@@ -988,7 +988,7 @@ mod tests {
         observed.source = None;
         assert_eq!(plan(&observed), []);
         observed.has_consumers = false;
-        assert_eq!(plan(&observed), [], "who is recreated is gone for a moment, too");
+        assert_eq!(plan(&observed), [], "an object that is recreated is gone for a moment, too");
         observed.is_long_unused = true;
         assert_eq!(plan(&observed), [Action::Forget]);
         settle(&mut observed);

@@ -192,7 +192,7 @@ impl Controller {
         }
         if self.unlisted.remove(watch) && self.is_ready() {
             self.metrics.synced();
-            tracing::info!("all that there is was seen: work starts");
+            tracing::info!("the first list of every kind is complete: work starts");
         }
     }
 

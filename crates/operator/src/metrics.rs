@@ -86,10 +86,10 @@ impl Metrics {
     fn register_admission(&mut self) {
         let registry = &mut self.registry;
         let (requests, refusals) = (self.admission_requests.clone(), self.admission_refusals.clone());
-        registry.register("admission_requests", "Questions of the API server", requests);
+        registry.register("admission_requests", "Requests of the API server", requests);
         registry.register(
             "admission_refusals",
-            "Questions that were not answered: the failurePolicy decides",
+            "Requests of the API server that got no answer; the webhook's failurePolicy decides about those",
             refusals,
         );
         let seconds = self.admission_seconds.clone();

@@ -202,12 +202,6 @@ pub fn review(by: &Writer, draft: &Draft, is_dry_run: bool) -> Value {
     })
 }
 
-/// The patch in a webhook's answer; none if it changes nothing.
-pub fn patch_in(answer: &Value) -> Option<json_patch::Patch> {
-    let text: k8s_openapi::ByteString = serde_json::from_value(answer["response"]["patch"].clone()).ok()?;
-    serde_json::from_slice(&text.0).ok()
-}
-
 fn is_content_changed(draft: &Draft) -> bool {
     let is_changed =
         |before: &Value| ["data", "binaryData"].iter().any(|field| before.get(field) != draft.object.get(field));

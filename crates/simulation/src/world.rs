@@ -24,8 +24,8 @@ const WEBHOOK_LIMIT: Duration = Duration::from_secs(2);
 /// How often the API server makes a write anew that others were faster than.
 const ATTEMPTS: usize = 5;
 
-/// Asks one replica that is alive about a write of a config: an `AdmissionReview` in; what it changes, or nothing if nobody answers.
-pub type ConfigWebhook = Arc<dyn Fn(Value) -> BoxFuture<'static, Option<json_patch::Patch>> + Send + Sync>;
+/// Tells one replica that is alive of a write of a config, by an `AdmissionReview`, and waits for its answer.
+pub type ConfigWebhook = Arc<dyn Fn(Value) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// What the kubelet really gave to a container when it started.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,7 +44,7 @@ pub struct World {
     pub ran: BTreeMap<String, Ran>,
     /// Kinds from elsewhere that are not installed.
     pub missing: BTreeSet<Kind>,
-    /// Who is asked about writes of configs; nobody, if the webhook is not installed.
+    /// Who is told of writes of configs; nobody, if the webhook is not installed.
     pub webhook: Option<ConfigWebhook>,
     /// Watches that wait for a change of their kind.
     waiting: BTreeMap<Kind, Vec<Waker>>,
@@ -100,14 +100,16 @@ impl Shared {
         self.with(|world| world.store.write(by, write, now))
     }
 
-    /// Writes as a request to the API server does: before the write of a config takes effect, the webhook is asked about it.
+    /// Writes as a request to the API server does: before the write of a config takes effect, the webhook is told of it.
     pub async fn submit(&self, by: &Writer, write: Write) -> Result<Arc<Object>, Refusal> {
         let webhook = self.lock().webhook.clone();
         let Some(webhook) = webhook else { return self.write(by, write) };
         // Whoever was faster meanwhile is taken into account; who says what its write is based on is then refused.
         for _ in 0..ATTEMPTS {
             let draft = self.lock().store.prepare(by, write.clone(), self.now())?;
-            let draft = ask(&webhook, by, draft).await;
+            // What the API server's own checks and policies refuse, the webhook does not hear of.
+            self.lock().store.check(by, &draft, self.now())?;
+            tell(&webhook, by, &draft).await;
             let now = self.now();
             let written = self.with(|world| {
                 if world.store.is_outdated(&draft) { None } else { Some(world.store.commit(by, draft, now)) }
@@ -134,16 +136,12 @@ impl Shared {
     }
 }
 
-/// What the webhook makes of a write. It is never in the way: without an answer, the write goes on as it is.
-async fn ask(webhook: &ConfigWebhook, by: &Writer, mut draft: Draft) -> Draft {
-    if admission::is_for_config_webhook(by, &draft) {
-        let answer = timeout(WEBHOOK_LIMIT, webhook(admission::review(by, &draft, false))).await;
-        if let Some(patch) = answer.ok().flatten() {
-            // A patch that does not fit is as good as no answer.
-            let _ = json_patch::patch(&mut draft.object, &patch);
-        }
+/// Tells the webhook of a write. It is never in the way: without an answer, the write goes on all the same.
+async fn tell(webhook: &ConfigWebhook, by: &Writer, draft: &Draft) {
+    if admission::is_for_config_webhook(by, draft) {
+        // It has its own time to answer, and no more.
+        let _ = timeout(WEBHOOK_LIMIT, webhook(admission::review(by, draft, false))).await;
     }
-    draft
 }
 
 impl World {

@@ -652,7 +652,7 @@ fn whoever_runs_it_only_after_the_end_is_judged_then() {
     assert!(reason.contains("is bad: pod asleep-0: CrashLoop") && reason.contains("lockstep rollback configmap/app"));
     assert!(bad.release.progress.watched_until.is_some(), "it may get well");
     look(&mut cluster, 60);
-    assert_eq!(cluster.release.progress.reason, "every consumer runs it and is well");
+    assert_eq!(cluster.release.progress.reason, "all consumers run it and are healthy");
     assert_eq!(cluster.release.progress.watched_until, None);
 }
 

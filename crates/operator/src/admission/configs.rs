@@ -3,8 +3,9 @@
 //!
 //! It is entered as `next`, the version that a new or changed workload may join already. Its content is written before that as a draft, so
 //! that no pod is quicker than its version; the operator gives it its name and number when it sees the config, releases it, and then
-//! publishes it as current, which ends the entry. If the config's write is refused after we answered, the operator finds an entry that is
-//! not the source's content, and takes it back; the draft goes a minute later.
+//! publishes it as current, which ends the entry. We are asked as a validating webhook: by then the API server has checked the object, and
+//! its policies have let it pass. If the config's write is refused all the same, by another webhook or a quota, the operator finds an entry
+//! that is not the source's content, and takes it back; the draft goes a minute later.
 //!
 //! What the policy's rules refuse must not be joined, so the change is validated here already, as the operator will do it again.
 //!
@@ -27,10 +28,10 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-use super::review::{Operation, Request, set_annotation};
+use super::review::Request;
 use crate::content::Content;
 use crate::environment::Workshop;
-use crate::execute::{VersionApi, keepers};
+use crate::execute::{SOURCE_GONE, VersionApi, keepers};
 use crate::facts::{TableFact, VersionFact, is_keeper};
 use crate::index::ConfigId;
 use crate::tables::{Publication, Tables};
@@ -85,24 +86,23 @@ impl Configs {
         Self { client, workshop, digest_key, tables, checks: Semaphore::new(CHECKS) }
     }
 
-    /// Enters the change, if it is one, and says what to write into the config itself: who changed it.
-    pub async fn admit(&self, request: &Request) -> Vec<Operation> {
-        let Some((change, content)) = change(request, &self.digest_key) else { return Vec::new() };
+    /// Enters the change, if it is one.
+    pub async fn admit(&self, request: &Request) {
+        let Some((change, content)) = change(request, &self.digest_key).filter(|_| !request.is_dry_run()) else {
+            return;
+        };
         let (namespace, config) = (&request.namespace, &change.config);
-        if !request.is_dry_run() && !will_be_refused(request) {
-            let outcome = timeout(LIMIT, self.enter(namespace, &change, content)).await;
-            match outcome.context("the API server does not answer").flatten() {
-                Ok(Next::Keep) => {}
-                Ok(Next::Set(_) | Next::Remove) => {
-                    tracing::info!(namespace, %config, version = change.object, "entered ahead of the config's write");
-                }
-                Err(error) => {
-                    let error = format!("{error:#}");
-                    tracing::warn!(namespace, %config, error, "not entered ahead: the operator does it after the write");
-                }
+        let outcome = timeout(LIMIT, self.enter(namespace, &change, content)).await;
+        match outcome.context("the API server does not answer").flatten() {
+            Ok(Next::Keep) => {}
+            Ok(Next::Set(_) | Next::Remove) => {
+                tracing::info!(namespace, %config, version = change.object, "entered ahead of the config's write");
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::warn!(namespace, %config, error, "not entered ahead: the operator does it after the write");
             }
         }
-        set_annotation(&request.object, "", names::CHANGED_BY, &request.user_info.username)
     }
 
     /// Whoever else writes the entry at the same moment wins, and we look again, but not for ever.
@@ -217,7 +217,7 @@ impl Configs {
 
 /// What a write changes; none if the content stays, or is nobody's to version.
 fn change(request: &Request, key: &DigestKey) -> Option<(Change, Content)> {
-    let kind = kind_of(request)?;
+    let kind = request.config_kind()?;
     let (object, old) = (&request.object, &request.old_object);
     // Empty if the API server is still to make it up: then nobody can refer to it yet.
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -247,14 +247,6 @@ fn change(request: &Request, key: &DigestKey) -> Option<(Change, Content)> {
     Some((change, content))
 }
 
-fn kind_of(request: &Request) -> Option<ConfigKind> {
-    match (request.resource.group.as_str(), request.resource.plural.as_str()) {
-        ("", "configmaps") => Some(ConfigKind::ConfigMap),
-        ("", "secrets") => Some(ConfigKind::Secret),
-        _ => None,
-    }
-}
-
 fn is_source(object: &Value) -> bool {
     let label = |name: &str| object["metadata"]["labels"][name].as_str();
     let is_ignored = [label(names::IGNORE), annotation(object, names::IGNORE)].contains(&Some(names::ON));
@@ -263,18 +255,6 @@ fn is_source(object: &Value) -> bool {
 
 fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
     object["metadata"]["annotations"][name].as_str()
-}
-
-/// Refusals that can be foreseen: what is entered for a write that then fails stands there until the operator takes it back.
-fn will_be_refused(request: &Request) -> bool {
-    let (new, old) = (&request.object, &request.old_object);
-    let resource_version =
-        |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
-    let is_outdated = !resource_version(new).is_empty() && resource_version(new) != resource_version(old);
-    let reuses_name = annotation(new, names::VERSION).is_some_and(|name| annotation(old, names::VERSION) == Some(name));
-    let is_going = !new["metadata"]["deletionTimestamp"].is_null();
-    let has_other_type = old["type"] != new["type"];
-    !old.is_null() && (is_outdated || reuses_name || is_going || has_other_type || old["immutable"] == true)
 }
 
 /// A config that is not in the table is not released yet: its adoption restarts nobody, so there is nothing to join.
@@ -313,10 +293,11 @@ fn is_chosen_instead(choice: &Choice, change: &Change, versions: &[VersionSummar
     *instead_of == change.object || known.is_some_and(|known| known.version == *instead_of)
 }
 
-/// One that others opted in may be in the table and not followed any more.
+/// One that others opted in may be in the table and not followed any more. One that was only gone is made anew: as long as the table hands
+/// it out, its workload must not come back with the old content.
 fn is_followed(change: &Change, managed: Option<&VersionedConfig>) -> bool {
     let followed = managed.and_then(|managed| managed.status.as_ref()?.condition(Followed));
-    change.is_labelled || followed.is_some_and(|followed| followed.status == "True")
+    change.is_labelled || followed.is_some_and(|followed| followed.status == "True" || followed.reason == SOURCE_GONE)
 }
 
 /// The operator makes no version with a name that cannot be, or that has other content already.
@@ -495,17 +476,18 @@ mod tests {
         };
         let change = stamped(&|_| {}).unwrap();
         assert_eq!(stamped(&|request| request["userInfo"]["username"] = json!("eve")), None, "an old stamp");
-        let followed = |status: &str| {
+        let followed = |status: &str, reason: &str| {
             let mut managed = with_versions(&[]);
             managed.status.as_mut().unwrap().conditions = serde_json::from_value(json!([{
-                "type": "Followed", "status": status, "reason": "", "message": "",
+                "type": "Followed", "status": status, "reason": reason, "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
             }]))
             .unwrap();
             next(&change, &entry, Some(&managed))
         };
-        assert_eq!(followed("True"), Next::Set(change.object.clone()));
-        assert_eq!(followed("False"), Next::Keep);
+        assert_eq!(followed("True", "OptedIn"), Next::Set(change.object.clone()));
+        assert_eq!(followed("False", "OptedOut"), Next::Keep);
+        assert_eq!(followed("False", SOURCE_GONE), Next::Set(change.object.clone()), "it is made anew");
         assert_eq!(next(&change, &entry, None), Next::Keep, "nobody knows");
     }
 
@@ -522,17 +504,10 @@ mod tests {
         (fake, configs)
     }
 
-    fn stamped(user: &str) -> [Operation; 2] {
-        let path = "/metadata/annotations".to_owned();
-        let (place, value) = (format!("{path}/lockstep.dev~1changed-by"), json!(user));
-        [Operation::Add { path, value: json!({}) }, Operation::Add { path: place, value }]
-    }
-
     #[tokio::test]
     async fn a_change_is_in_the_table_before_its_write_returns() {
         let (fake, configs) = with_table(&json!({"current": {"configmap/app": "app-1", "secret/db": "db-1"}}));
-        let patch = configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await;
-        assert_eq!(patch, stamped("admin"));
+        configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await;
         let spec = fake.get(TABLE).unwrap()["spec"].take();
         assert_eq!(spec["next"], json!({"configmap/app": green().object}));
         assert_eq!(spec["current"], json!({"configmap/app": "app-1", "secret/db": "db-1"}), "nothing else changes");
@@ -620,12 +595,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dry_run_and_a_write_that_will_be_refused_leave_no_trace() {
+    async fn a_dry_run_leaves_no_trace() {
         let (fake, configs) = with_table(&json!({"current": {"configmap/app": "app-1"}}));
-        let dry = request(CONFIG_MAP_UPDATE, |request| request["dryRun"] = json!(true));
-        assert_eq!(configs.admit(&dry).await, stamped("admin"));
-        let refused = request(CONFIG_MAP_UPDATE, |request| request["oldObject"]["immutable"] = json!(true));
-        configs.admit(&refused).await;
+        configs.admit(&request(CONFIG_MAP_UPDATE, |request| request["dryRun"] = json!(true))).await;
         assert!(fake.writes().is_empty());
     }
 
@@ -633,21 +605,7 @@ mod tests {
     async fn a_namespace_without_a_table_gets_none() {
         let fake = Fake::default();
         let configs = Configs::new(fake.client(), Workshop::threads(), key());
-        assert_eq!(configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await, stamped("admin"));
+        configs.admit(&request(CONFIG_MAP_UPDATE, |_| {})).await;
         assert!(fake.writes().is_empty());
-    }
-
-    #[test]
-    fn refusals_that_can_be_foreseen_are() {
-        let refused = |edit: fn(&mut Value)| will_be_refused(&request(CONFIG_MAP_UPDATE, edit));
-        assert!(!refused(|_| {}));
-        assert!(refused(|request| request["object"]["metadata"]["resourceVersion"] = json!("1")));
-        assert!(!refused(|request| drop(request["object"]["metadata"]["resourceVersion"].take())), "not asked for");
-        assert!(refused(|request| request["oldObject"]["immutable"] = json!(true)));
-        assert!(refused(|request| request["object"]["metadata"]["deletionTimestamp"] = json!("2026-11-15T12:00:00Z")));
-        assert!(refused(|request| for object in ["object", "oldObject"] {
-            request[object]["metadata"]["annotations"] = json!({names::VERSION: "1.4.0"});
-        }));
-        assert!(!will_be_refused(&request(SECRET_CREATE, |_| {})));
     }
 }

@@ -1,8 +1,8 @@
 //! Admission by webhook: for clusters whose API server does not know mutating policies (below Kubernetes 1.36), or by choice.
 //!
 //! The same rules as the chart's policies, from `lockstep_core::admission`. Every replica answers, also those that do not lead. Watched:
-//! the pin tables. Written: one Secret with the certificate, the webhook configuration's trust in it, and, only if configs' writes
-//! are admitted, too, entries of the pin tables.
+//! the pin tables. Written: one Secret with the certificate, the webhook configurations' trust in it, and, only if we are asked about
+//! configs' writes, too, drafts of versions and entries of the pin tables.
 
 mod certificates;
 mod configs;
@@ -30,6 +30,7 @@ use crate::environment::Environment;
 use crate::kinds::WorkloadKind;
 use crate::metrics::Metrics;
 use crate::watch::Scope;
+use certificates::Endpoint;
 use registration::Registration;
 use review::Rules;
 use server::Handlers;
@@ -104,15 +105,17 @@ pub struct Surroundings {
 }
 
 impl Options {
-    fn serves(&self) -> bool {
-        self.mode == Mode::Webhook || self.configs
+    /// What the API server asks us.
+    fn endpoints(&self) -> Vec<Endpoint> {
+        let admits = (self.mode == Mode::Webhook).then_some(Endpoint::Admit);
+        admits.into_iter().chain(self.configs.then_some(Endpoint::Configs)).collect()
     }
 }
 
 /// Runs until `stop`, and a little longer: whoever still asks gets an answer.
 pub async fn run(options: Options, surroundings: Surroundings, stop: impl Future<Output = ()>) -> Result<()> {
     offer::report(&surroundings.client, options.mode).await;
-    if options.serves() {
+    if !options.endpoints().is_empty() {
         serve(&options, surroundings, stop).await
     } else {
         stop.await;
@@ -131,8 +134,13 @@ async fn serve(options: &Options, surroundings: Surroundings, stop: impl Future<
         metrics,
     });
     let host = format!("{SERVICE}.{own_namespace}.svc");
-    let registration =
-        Registration { client: client.clone(), environment: environment.clone(), namespace: own_namespace, host };
+    let registration = Registration {
+        client: client.clone(),
+        environment: environment.clone(),
+        namespace: own_namespace,
+        host,
+        endpoints: options.endpoints(),
+    };
     let listener = server::listen(options.listen).await?;
     let drained = async {
         stop.await;

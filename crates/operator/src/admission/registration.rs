@@ -1,4 +1,4 @@
-//! Keeps our identity in its Secret, and tells the API server how to reach us and whom to trust: in the webhook configuration that the
+//! Keeps our identity in its Secret, and tells the API server how to reach us and whom to trust: in the webhook configurations that the
 //! chart made. Every replica does it, each write names what it is based on, and so whoever is first decides for all.
 
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::{Api, Client};
@@ -21,9 +21,8 @@ use crate::environment::Environment;
 
 /// The Secret with the certificate, in the operator's own namespace.
 const SECRET: &str = "lockstep-webhook";
-/// The webhook configuration that the chart makes, and the one of its webhooks that is about configs.
+/// The webhook configurations that the chart makes, whatever their kind.
 const CONFIGURATION: &str = "lockstep";
-const CONFIGS_WEBHOOK: &str = "configs.lockstep.dev";
 
 /// How often we look whether all is still as it should be.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
@@ -40,6 +39,16 @@ pub struct Registration {
     pub namespace: String,
     /// The name by which the API server calls us.
     pub host: String,
+    /// What it asks us.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// What changes objects must come before their validation; what only has to know of them comes after it.
+fn configuration_of(endpoint: Endpoint) -> ApiResource {
+    match endpoint {
+        Endpoint::Admit => ApiResource::erase::<MutatingWebhookConfiguration>(&()),
+        Endpoint::Configs => ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
+    }
 }
 
 impl Registration {
@@ -67,7 +76,11 @@ impl Registration {
         if serving.is_empty() {
             serving.set(&identity)?;
         }
-        if self.register(&identity).await? {
+        let mut is_news = false;
+        for endpoint in &self.endpoints {
+            is_news |= self.register(&identity, *endpoint).await?;
+        }
+        if is_news {
             return Ok(SPREAD);
         }
         serving.set(&identity)?;
@@ -108,29 +121,28 @@ impl Registration {
     }
 
     /// True if the configuration had to be changed. As a dynamic object: fields that we do not know must survive.
-    async fn register(&self, identity: &Identity) -> Result<bool> {
-        let resource = ApiResource::erase::<MutatingWebhookConfiguration>(&());
+    async fn register(&self, identity: &Identity, endpoint: Endpoint) -> Result<bool> {
+        let resource = configuration_of(endpoint);
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-        let doing = |what: &str| format!("cannot {what} MutatingWebhookConfiguration {CONFIGURATION}");
+        let doing = |what: &str| format!("cannot {what} {} {CONFIGURATION}", resource.kind);
         let found = api.get_opt(CONFIGURATION).await.with_context(|| doing("read"))?;
         let mut configuration = found.with_context(|| {
-            format!("there is no MutatingWebhookConfiguration {CONFIGURATION}: upgrade the chart with admission.mode=webhook")
+            format!("there is no {} {CONFIGURATION}: upgrade the chart, which makes it", resource.kind)
         })?;
-        let Some(webhooks) = registered(&configuration.data["webhooks"], identity) else { return Ok(false) };
+        let Some(webhooks) = registered(&configuration.data["webhooks"], identity, endpoint) else { return Ok(false) };
         configuration.data["webhooks"] = webhooks;
         let written = api.replace(CONFIGURATION, &post_params(), &configuration).await;
         if unless_another_was_first(written).with_context(|| doing("write"))?.is_some() {
-            tracing::info!("the API server was told which certificate to trust");
+            tracing::info!(configuration = resource.kind, "the API server was told which certificate to trust");
         }
         Ok(true)
     }
 }
 
 /// The webhooks with our authority and path; none if they have them already.
-fn registered(webhooks: &Value, identity: &Identity) -> Option<Value> {
+fn registered(webhooks: &Value, identity: &Identity, endpoint: Endpoint) -> Option<Value> {
     let mut wanted = webhooks.clone();
     for webhook in wanted.as_array_mut().into_iter().flatten() {
-        let endpoint = if webhook["name"] == CONFIGS_WEBHOOK { Endpoint::Configs } else { Endpoint::Admit };
         webhook["clientConfig"]["caBundle"] = json!(ByteString(identity.authorities.clone().into_bytes()));
         if webhook["clientConfig"]["service"].is_object() {
             webhook["clientConfig"]["service"]["path"] = json!(path(identity.token(endpoint), endpoint));
@@ -161,18 +173,15 @@ mod tests {
     }
 
     fn webhooks() -> Value {
-        let webhook = |name: &str| {
-            let service = json!({"name": "lockstep-webhook", "namespace": "lockstep-system", "port": 443});
-            json!({"name": name, "clientConfig": {"service": service}, "aFieldOfTheFuture": 1})
-        };
-        json!([webhook("pinned-pods.lockstep.dev"), webhook("configs.lockstep.dev")])
+        let service = json!({"name": "lockstep-webhook", "namespace": "lockstep-system", "port": 443});
+        json!([{"name": "some.lockstep.dev", "clientConfig": {"service": service}, "aFieldOfTheFuture": 1}])
     }
 
     #[test]
-    fn every_webhook_gets_our_authority_and_its_own_path() {
+    fn every_webhook_gets_our_authority_and_the_path_of_its_endpoint() {
         let identity = identity();
-        let wanted = registered(&webhooks(), &identity).unwrap();
-        for (webhook, endpoint) in [(&wanted[0], Endpoint::Admit), (&wanted[1], Endpoint::Configs)] {
+        for endpoint in [Endpoint::Admit, Endpoint::Configs] {
+            let webhook = registered(&webhooks(), &identity, endpoint).unwrap()[0].take();
             let expected = path(identity.token(endpoint), endpoint);
             assert_eq!(webhook["clientConfig"]["service"]["path"], expected);
             let bundle: ByteString = serde_json::from_value(webhook["clientConfig"]["caBundle"].clone()).unwrap();
@@ -184,14 +193,15 @@ mod tests {
     #[test]
     fn what_is_registered_already_is_not_written_again() {
         let identity = identity();
-        let wanted = registered(&webhooks(), &identity).unwrap();
-        assert_eq!(registered(&wanted, &identity), None);
+        let wanted = registered(&webhooks(), &identity, Endpoint::Configs).unwrap();
+        assert_eq!(registered(&wanted, &identity, Endpoint::Configs), None);
         let renewed = Identity::issued("host", Some(&identity), "2027-02-15T12:00:00Z".parse().unwrap()).unwrap();
-        assert!(registered(&wanted, &renewed).is_some());
+        assert!(registered(&wanted, &renewed, Endpoint::Configs).is_some());
     }
 
     const SECRET_PATH: &str = "/api/v1/namespaces/lockstep-system/secrets/lockstep-webhook";
-    const CONFIGURATION_PATH: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/lockstep";
+    const MUTATING: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/lockstep";
+    const VALIDATING: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/lockstep";
 
     fn now() -> Timestamp {
         "2026-11-15T12:00:00Z".parse().unwrap()
@@ -204,23 +214,26 @@ mod tests {
     /// A cluster with the chart just installed.
     fn installed() -> Fake {
         let fake = Fake::default();
-        let (api_version, kind) = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration");
-        let metadata = json!({"name": "lockstep"});
-        let object = json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "webhooks": webhooks()});
-        fake.put(CONFIGURATION_PATH, object);
+        for (path, kind) in [(MUTATING, "MutatingWebhookConfiguration"), (VALIDATING, "ValidatingWebhookConfiguration")]
+        {
+            let (api_version, metadata) = ("admissionregistration.k8s.io/v1", json!({"name": "lockstep"}));
+            let object = json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "webhooks": webhooks()});
+            fake.put(path, object);
+        }
         fake
     }
 
     fn replica(fake: &Fake) -> (Registration, Serving) {
         let (namespace, host) = ("lockstep-system".to_owned(), "lockstep-webhook.lockstep-system.svc".to_owned());
+        let endpoints = vec![Endpoint::Admit, Endpoint::Configs];
         (
-            Registration { client: fake.client(), environment: Environment::system(), namespace, host },
+            Registration { client: fake.client(), environment: Environment::system(), namespace, host, endpoints },
             Serving::default(),
         )
     }
 
     fn trusted(fake: &Fake) -> String {
-        let configuration = fake.get(CONFIGURATION_PATH).unwrap();
+        let configuration = fake.get(VALIDATING).unwrap();
         let bundle = configuration["webhooks"][0]["clientConfig"]["caBundle"].clone();
         String::from_utf8(serde_json::from_value::<ByteString>(bundle).unwrap().0).unwrap()
     }
@@ -230,7 +243,7 @@ mod tests {
         let fake = installed();
         let ((first, serving), (second, serving_too)) = (replica(&fake), replica(&fake));
         assert_eq!(first.refresh(&serving, now()).await.unwrap(), SPREAD);
-        assert_eq!(fake.writes(), [SECRET_PATH, CONFIGURATION_PATH]);
+        assert_eq!(fake.writes(), [SECRET_PATH, MUTATING, VALIDATING]);
         assert_eq!(second.refresh(&serving_too, now()).await.unwrap(), CHECK_INTERVAL);
         assert_eq!(first.refresh(&serving, now()).await.unwrap(), CHECK_INTERVAL);
         assert!(fake.writes().is_empty());
@@ -246,7 +259,7 @@ mod tests {
         let old = serving.identity().unwrap();
         fake.writes();
         assert_eq!(replica.refresh(&serving, later(61)).await.unwrap(), SPREAD);
-        assert_eq!(fake.writes(), [SECRET_PATH, CONFIGURATION_PATH]);
+        assert_eq!(fake.writes(), [SECRET_PATH, MUTATING, VALIDATING]);
         assert!(serving.identity().unwrap() == old, "API servers may not trust the new one yet");
         assert!(trusted(&fake).contains(&old.authorities.trim_end()[..100]));
         assert_eq!(replica.refresh(&serving, later(61)).await.unwrap(), CHECK_INTERVAL);
@@ -271,13 +284,13 @@ mod tests {
     async fn without_the_charts_configuration_the_error_says_what_to_do_and_the_server_is_up() {
         let (replica, serving) = replica(&Fake::default());
         let error = replica.refresh(&serving, now()).await.unwrap_err().to_string();
-        assert!(error.contains("admission.mode=webhook"), "{error}");
+        assert!(error.contains("upgrade the chart"), "{error}");
         assert!(!serving.is_empty());
     }
 
     #[test]
     fn a_configuration_without_webhooks_is_left_alone() {
-        assert_eq!(registered(&Value::Null, &identity()), None);
-        assert_eq!(registered(&json!([]), &identity()), None);
+        assert_eq!(registered(&Value::Null, &identity(), Endpoint::Admit), None);
+        assert_eq!(registered(&json!([]), &identity(), Endpoint::Admit), None);
     }
 }

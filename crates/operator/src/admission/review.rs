@@ -5,7 +5,7 @@
 
 use k8s_openapi::ByteString;
 use lockstep_core::admission::{Replacement, Template, TemplateWrite, pins_after, resolve_added, resolve_pod};
-use lockstep_core::{Table, names};
+use lockstep_core::{ConfigKind, Table, names};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -106,8 +106,12 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// What a write of a pod or workload is changed by. Without a table only pins that are there already count, as with the policies.
+    /// What a write of a pod or workload is changed by. Without a table only pins that are there already count, as with the policies. A
+    /// config is told who changed it.
     pub fn changes(&self, request: &Request, table: Option<&Table>) -> Vec<Operation> {
+        if request.config_kind().is_some() {
+            return set_annotation(&request.object, "", names::CHANGED_BY, &request.user_info.username);
+        }
         if request.is_pod() {
             return replace(match request.sub_resource.as_str() {
                 "ephemeralcontainers" => resolve_added(&request.old_object, &request.object),
@@ -147,6 +151,15 @@ impl Request {
         self.resource.group.is_empty() && self.resource.plural == "pods"
     }
 
+    /// Whether it is a config, and of which kind.
+    pub fn config_kind(&self) -> Option<ConfigKind> {
+        match (self.resource.group.as_str(), self.resource.plural.as_str()) {
+            ("", "configmaps") => Some(ConfigKind::ConfigMap),
+            ("", "secrets") => Some(ConfigKind::Secret),
+            _ => None,
+        }
+    }
+
     fn is_of(&self, kind: &WorkloadKind) -> bool {
         let (asked, known) = (&self.resource, &kind.resource);
         kind.part != Part::Record
@@ -177,7 +190,7 @@ fn template_of<'a>(object: &'a Value, kind: &WorkloadKind) -> Option<&'a Value> 
 }
 
 /// What gives an object at `place` the annotation, or takes it away if the text is empty.
-pub fn set_annotation(object: &Value, place: &str, name: &str, text: &str) -> Vec<Operation> {
+fn set_annotation(object: &Value, place: &str, name: &str, text: &str) -> Vec<Operation> {
     let annotations = &object["metadata"]["annotations"];
     let path = format!("{place}/metadata/annotations/{}", escape(name));
     if annotations[name].as_str().unwrap_or_default() == text {
@@ -377,6 +390,12 @@ mod tests {
         let mut review = fixtures::json(DEPLOYMENT_CREATE);
         review["request"]["userInfo"]["username"] = json!(OPERATOR);
         assert!(is_unchanged(&review, Some(&table())));
+    }
+
+    #[test]
+    fn a_config_is_told_who_changed_it() {
+        let config = admitted(&fixtures::json(CONFIG_MAP_UPDATE), None);
+        assert_eq!(config["metadata"]["annotations"][names::CHANGED_BY], "admin");
     }
 
     #[test]

@@ -30,10 +30,11 @@ use crate::tables::Tables;
 
 pub use release::ReleaseOutcome;
 pub(crate) use retention::VersionApi;
+pub(crate) use status::SOURCE_GONE;
 
 /// How long the write of a config may take after its version was announced in the table.
 const ANNOUNCEMENT: Duration = Duration::from_secs(2);
-/// How long a config that has neither a source nor consumers keeps its history: who is recreated is gone for a moment, too.
+/// How long a config that has neither a source nor consumers keeps its history: an object that is recreated is gone for a moment, too.
 pub const UNUSED: Duration = Duration::from_secs(30);
 /// When to look again at a config that was read newer than the watch knows it.
 const WATCH_LAG: Duration = Duration::from_secs(1);

@@ -19,6 +19,8 @@ use crate::index::{ConfigId, ConfigView, Fact, WorkloadKey};
 pub(super) const REFUSED: &str = "Refused";
 /// The condition's reason where a consumer is pinned to a version that does not exist.
 const UNKNOWN_VERSION: &str = "UnknownVersion";
+/// The condition's reason where a config is not followed because it is not there.
+pub(crate) const SOURCE_GONE: &str = "SourceGone";
 /// How many consumers a status lists.
 const LISTED_CONSUMERS: usize = 100;
 
@@ -330,7 +332,7 @@ fn followed(view: &ConfigView) -> Finding {
                 "the {kind} does not opt in any more: changes of it are not followed, and pods keep the version that they have"
             ),
         ),
-        None => (false, "SourceGone", format!("the {kind} is gone: pods keep the version that they have")),
+        None => (false, SOURCE_GONE, format!("the {kind} is gone: pods keep the version that they have")),
     }
 }
 

@@ -49,7 +49,7 @@ async fn with_the_webhook_every_pod_runs_what_it_was_released_with() {
 async fn with_version_names_in_templates_every_pod_runs_what_it_was_released_with() {
     changing_the_installation("template", |stage| async move {
         install(&stage, &["admission.mode=template"]).await?;
-        let left = mutating_admission(&stage).await?;
+        let left = admission(&stage).await?;
         ensure!(left.is_empty(), "policies or webhooks are left: {left}");
         expect_mode(&stage, "template").await?;
 
@@ -600,7 +600,7 @@ async fn uninstall(stage: &Scenario) -> Result<()> {
 async fn expect_nothing_left(stage: &Scenario) -> Result<()> {
     let own = stage.elsewhere(OWN_NAMESPACE);
     eventually("no operator", SHORT, async || own.ready_pods(OPERATORS, 0).await.map(drop)).await?;
-    let left = mutating_admission(stage).await?;
+    let left = admission(stage).await?;
     ensure!(left.is_empty(), "policies or webhooks are left: {left}");
     expect_rewriting(stage, false).await
 }
@@ -612,9 +612,10 @@ async fn rewriting_policies(stage: &Scenario) -> Result<String> {
     stage.kubectl(&arguments).await
 }
 
-async fn mutating_admission(stage: &Scenario) -> Result<String> {
-    let kinds = "mutatingadmissionpolicies,mutatingadmissionpolicybindings,mutatingwebhookconfigurations";
-    stage.kubectl(&["get", kinds, "-l", "app.kubernetes.io/instance=lockstep", "-o", "name"]).await
+async fn admission(stage: &Scenario) -> Result<String> {
+    let policies = "mutatingadmissionpolicies,mutatingadmissionpolicybindings";
+    let kinds = format!("{policies},mutatingwebhookconfigurations,validatingwebhookconfigurations");
+    stage.kubectl(&["get", &kinds, "-l", "app.kubernetes.io/instance=lockstep", "-o", "name"]).await
 }
 
 async fn digest_key(stage: &Scenario) -> Result<String> {

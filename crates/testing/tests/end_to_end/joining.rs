@@ -37,7 +37,7 @@ async fn set_config_webhook(stage: &Scenario, enabled: bool) -> Result<()> {
     if enabled {
         eventually("the webhook to be registered", SHORT, async || {
             let path = "jsonpath={.webhooks[*].clientConfig.caBundle}";
-            let bundle = own.kubectl(&["get", "mutatingwebhookconfiguration", "lockstep", "-o", path]).await?;
+            let bundle = own.kubectl(&["get", "validatingwebhookconfiguration", "lockstep", "-o", path]).await?;
             ensure!(!bundle.trim().is_empty(), "it has no certificate yet");
             Ok(())
         })

@@ -168,9 +168,9 @@ async fn whoever_runs_it_only_after_the_release_is_judged_then() {
             })
             .await
         };
-        says("1 of 3 consumers run it and are well").await?;
+        says("1 of 3 consumers run it and are healthy").await?;
         stage.kubectl(&["scale", "deployment/asleep", "--replicas=1"]).await?;
-        says("2 of 3 consumers run it and are well").await?;
+        says("2 of 3 consumers run it and are healthy").await?;
         expect(&stage, "app=asleep", &["green"]).await?;
         stage.kubectl(&["scale", "deployment/broken", "--replicas=1"]).await?;
         says("Deployment broken: it ran it only after the release, and is bad").await?;
@@ -248,7 +248,7 @@ async fn a_later_release_of_other_keys_does_not_make_us_forget_who_was_not_judge
         stage.kubectl(&["scale", "deployment/asleep", "--replicas=1"]).await?;
         eventually("the verdict on who woke up", LONG, async || {
             let (_, reason) = standing(&stage, FIRST).await?;
-            let words = "it was current; 1 of 2 consumers run it and are well. Not judged: Deployment asleep: it ran it only after the release, and is bad";
+            let words = "it was current; 1 of 2 consumers run it and are healthy. Not judged: Deployment asleep: it ran it only after the release, and is bad";
             ensure!(reason.contains(words), "{reason}");
             Ok(())
         })

@@ -360,16 +360,55 @@ async fn a_policy_whose_rules_cannot_be_used_is_told_when_it_is_written() {
     .await;
 }
 
+/// A config that did not opt in itself.
+fn plain(color: &str) -> String {
+    config(color, "healthy").replace("  labels: {lockstep.dev/versioned: \"true\"}\n", "")
+}
+
+/// A workload that opts in all that it references.
+fn auto(besides: &str) -> String {
+    let opted_in = "metadata:\n  name: web\n  annotations: {lockstep.dev/auto: \"true\"}\n";
+    deployment("web", 1, besides).replace("metadata:\n  name: web\n", opted_in)
+}
+
+const NEW_CODE: &str = "env: [{name: CODE, value: new}]\n";
+
+#[tokio::test]
+async fn what_the_api_server_refuses_is_not_run_by_the_code_that_came_with_it() {
+    scenario("refused-write", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        let broken = config("green", "healthy").replace("versioned: \"true\"", "versioned: \"true\", tier: no/label");
+        let applied = stage.apply(&(broken + &deployment("web", 1, NEW_CODE))).await;
+        let refusal = applied.err().context("the config was not refused")?.to_string();
+        ensure!(refusal.contains("no/label"), "{refusal}");
+        stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=120s"]).await?;
+        expect(&stage, "app=web", &["blue"]).await?;
+        nothing_moves(&stage, &version_of("green").0).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_deleted_and_made_anew_with_its_workload_comes_with_the_new_config() {
+    scenario("made-anew", |stage| async move {
+        stage.apply(&(plain("blue") + &auto(""))).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        expect(&stage, "app=web", &["blue"]).await?;
+        stage.kubectl(&["delete", "configmap/app", "deployment/web", "--cascade=foreground"]).await?;
+        followed(&stage, "False", "SourceGone").await?;
+        stage.apply(&(plain("green") + &auto(NEW_CODE))).await?;
+        stage.released("configmap/app", "r2").await?;
+        let sets = stage.replica_sets().await?;
+        ensure!(sets.len() == 1, "new code ran with old config first: {sets:?}");
+        expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_workload_that_takes_its_opt_in_back_is_left_alone() {
     scenario("opt-out", |stage| async move {
-        let plain =
-            |color: &str| config(color, "healthy").replace("  labels: {lockstep.dev/versioned: \"true\"}\n", "");
-        let auto = deployment("web", 1, "").replace(
-            "metadata:\n  name: web\n",
-            "metadata:\n  name: web\n  annotations: {lockstep.dev/auto: \"true\"}\n",
-        );
-        stage.apply(&(plain("blue") + &auto)).await?;
+        stage.apply(&(plain("blue") + &auto(""))).await?;
         stage.released("configmap/app", "1.0.0").await?;
         expect(&stage, "app=web", &["blue"]).await?;
         followed(&stage, "True", "OptedIn").await?;

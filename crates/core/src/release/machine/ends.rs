@@ -10,7 +10,7 @@ use crate::release::{Action, Phase, Record, Stage, State};
 
 /// So many times the bake, at most.
 const LONGEST_BAKE: u32 = 3;
-const SUCCEEDED: &str = "every consumer runs it and is well";
+const SUCCEEDED: &str = "all consumers run it and are healthy";
 
 impl Machine<'_> {
     pub(super) fn bake(&mut self) {
@@ -117,7 +117,7 @@ impl Machine<'_> {
                 let has_passed = self.progress.phase.has_ended() && !self.observed.has_succeeded;
                 let is = if has_passed { "it was current" } else { "it is current" };
                 let well = all - some;
-                format!("{is}; {well} of {all} consumers run it and are well. Not judged: {}", listed(&unjudged))
+                format!("{is}; {well} of {all} consumers run it and are healthy. Not judged: {}", listed(&unjudged))
             }
         }
     }
