@@ -139,8 +139,11 @@ async fn ask(webhook: &ConfigWebhook, by: &Writer, mut draft: Draft) -> Draft {
     if admission::is_for_config_webhook(by, &draft) {
         let answer = timeout(WEBHOOK_LIMIT, webhook(admission::review(by, &draft, false))).await;
         if let Some(patch) = answer.ok().flatten() {
+            let mut object = draft.object.to_value();
             // A patch that does not fit is as good as no answer.
-            let _ = json_patch::patch(&mut draft.object, &patch);
+            if json_patch::patch(&mut object, &patch).is_ok() {
+                draft.object = object.into();
+            }
         }
     }
     draft
