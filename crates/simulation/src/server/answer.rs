@@ -29,9 +29,9 @@ fn answer(code: StatusCode, body: Body) -> Answer {
 pub fn object(object: &Object, is_metadata: bool) -> Answer {
     let mut text = Vec::new();
     if is_metadata {
-        object.write_metadata(&mut text)
+        object.write_metadata(&mut text);
     } else {
-        object.write(&mut text)
+        object.write(&mut text);
     }
     json(text)
 }

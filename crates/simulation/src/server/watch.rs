@@ -277,9 +277,9 @@ impl Scope {
         text.extend_from_slice(word.as_bytes());
         text.extend_from_slice(br#"","object":"#);
         if self.is_metadata {
-            object.write_metadata(text)
+            object.write_metadata(text);
         } else {
-            object.write(text)
+            object.write(text);
         }
         text.extend_from_slice(b"}\n");
     }
