@@ -23,43 +23,53 @@ pub struct Reference {
     pub pointer: String,
 }
 
-/// All places, as paths within a pod spec; `*` stands for every element of a list.
-const PLACES: [(&str, ConfigKind, Role); 26] = [
-    ("containers/*/envFrom/*/configMapRef/name", ConfigMap, Role::Content),
-    ("containers/*/envFrom/*/secretRef/name", Secret, Role::Content),
-    ("containers/*/env/*/valueFrom/configMapKeyRef/name", ConfigMap, Role::Content),
-    ("containers/*/env/*/valueFrom/secretKeyRef/name", Secret, Role::Content),
-    ("initContainers/*/envFrom/*/configMapRef/name", ConfigMap, Role::Content),
-    ("initContainers/*/envFrom/*/secretRef/name", Secret, Role::Content),
-    ("initContainers/*/env/*/valueFrom/configMapKeyRef/name", ConfigMap, Role::Content),
-    ("initContainers/*/env/*/valueFrom/secretKeyRef/name", Secret, Role::Content),
-    ("ephemeralContainers/*/envFrom/*/configMapRef/name", ConfigMap, Role::Content),
-    ("ephemeralContainers/*/envFrom/*/secretRef/name", Secret, Role::Content),
-    ("ephemeralContainers/*/env/*/valueFrom/configMapKeyRef/name", ConfigMap, Role::Content),
-    ("ephemeralContainers/*/env/*/valueFrom/secretKeyRef/name", Secret, Role::Content),
-    ("volumes/*/configMap/name", ConfigMap, Role::Content),
-    ("volumes/*/secret/secretName", Secret, Role::Content),
-    ("volumes/*/projected/sources/*/configMap/name", ConfigMap, Role::Content),
-    ("volumes/*/projected/sources/*/secret/name", Secret, Role::Content),
-    ("imagePullSecrets/*/name", Secret, Role::Credential),
-    ("volumes/*/azureFile/secretName", Secret, Role::Credential),
-    ("volumes/*/cephfs/secretRef/name", Secret, Role::Credential),
-    ("volumes/*/cinder/secretRef/name", Secret, Role::Credential),
-    ("volumes/*/flexVolume/secretRef/name", Secret, Role::Credential),
-    ("volumes/*/rbd/secretRef/name", Secret, Role::Credential),
-    ("volumes/*/scaleIO/secretRef/name", Secret, Role::Credential),
-    ("volumes/*/iscsi/secretRef/name", Secret, Role::Credential),
-    ("volumes/*/storageos/secretRef/name", Secret, Role::Credential),
-    ("volumes/*/csi/nodePublishSecretRef/name", Secret, Role::Credential),
+/// A place within a list of the pod spec; `*` stands for every element.
+type Place = (&'static [&'static str], ConfigKind, Role);
+
+const IN_CONTAINERS: &[Place] = &[
+    (&["*", "envFrom", "*", "configMapRef", "name"], ConfigMap, Role::Content),
+    (&["*", "envFrom", "*", "secretRef", "name"], Secret, Role::Content),
+    (&["*", "env", "*", "valueFrom", "configMapKeyRef", "name"], ConfigMap, Role::Content),
+    (&["*", "env", "*", "valueFrom", "secretKeyRef", "name"], Secret, Role::Content),
+];
+
+const IN_VOLUMES: &[Place] = &[
+    (&["*", "configMap", "name"], ConfigMap, Role::Content),
+    (&["*", "secret", "secretName"], Secret, Role::Content),
+    (&["*", "projected", "sources", "*", "configMap", "name"], ConfigMap, Role::Content),
+    (&["*", "projected", "sources", "*", "secret", "name"], Secret, Role::Content),
+    (&["*", "azureFile", "secretName"], Secret, Role::Credential),
+    (&["*", "cephfs", "secretRef", "name"], Secret, Role::Credential),
+    (&["*", "cinder", "secretRef", "name"], Secret, Role::Credential),
+    (&["*", "flexVolume", "secretRef", "name"], Secret, Role::Credential),
+    (&["*", "rbd", "secretRef", "name"], Secret, Role::Credential),
+    (&["*", "scaleIO", "secretRef", "name"], Secret, Role::Credential),
+    (&["*", "iscsi", "secretRef", "name"], Secret, Role::Credential),
+    (&["*", "storageos", "secretRef", "name"], Secret, Role::Credential),
+    (&["*", "csi", "nodePublishSecretRef", "name"], Secret, Role::Credential),
+];
+
+/// All places, by the list that they are in.
+const PLACES: [(&str, &[Place]); 5] = [
+    ("containers", IN_CONTAINERS),
+    ("initContainers", IN_CONTAINERS),
+    ("ephemeralContainers", IN_CONTAINERS),
+    ("volumes", IN_VOLUMES),
+    ("imagePullSecrets", &[(&["*", "name"], Secret, Role::Credential)]),
 ];
 
 /// Every reference of a pod spec, in the order of [`PLACES`].
 pub fn references(pod_spec: &Value) -> Vec<Reference> {
     let (mut found, mut elements) = (Vec::new(), Vec::new());
-    for (path, kind, role) in PLACES {
-        visit(pod_spec, path, &mut elements, &mut |name, elements| {
-            found.push(Reference { config: ConfigRef::new(kind, name), role, pointer: pointer(path, elements) });
-        });
+    for (list, places) in PLACES {
+        // Every template of a cluster is walked at its every change, and most have few of these lists.
+        let Some(within) = pod_spec.get(list) else { continue };
+        for (path, kind, role) in places {
+            visit(within, path, &mut elements, &mut |name, elements| {
+                let pointer = pointer(list, path, elements);
+                found.push(Reference { config: ConfigRef::new(*kind, name), role: *role, pointer });
+            });
+        }
     }
     found
 }
@@ -77,9 +87,9 @@ pub fn content_configs(pod_spec: &Value) -> Vec<ConfigRef> {
 }
 
 /// `elements` are the places in lists on the way: most ways lead nowhere, so nothing is written down before a name is found.
-fn visit(value: &Value, path: &str, elements: &mut Vec<usize>, found: &mut impl FnMut(&str, &[usize])) {
-    let (step, rest) = path.split_once('/').unwrap_or((path, ""));
-    if step == "*" {
+fn visit(value: &Value, path: &[&str], elements: &mut Vec<usize>, found: &mut impl FnMut(&str, &[usize])) {
+    let Some((step, rest)) = path.split_first() else { return };
+    if *step == "*" {
         for (index, element) in value.as_array().into_iter().flatten().enumerate() {
             elements.push(index);
             visit(element, rest, elements, found);
@@ -89,19 +99,18 @@ fn visit(value: &Value, path: &str, elements: &mut Vec<usize>, found: &mut impl 
         match next.as_str() {
             // Kubernetes takes an empty name for no reference.
             Some(name) if rest.is_empty() && !name.is_empty() => found(name, elements),
-            _ if !rest.is_empty() => visit(next, rest, elements, found),
-            _ => {}
+            _ => visit(next, rest, elements, found),
         }
     }
 }
 
-/// A path, with the places in lists in the place of its `*`.
-fn pointer(path: &str, elements: &[usize]) -> String {
+/// A path within a list, with the places in lists in the place of its `*`.
+fn pointer(list: &str, path: &[&str], elements: &[usize]) -> String {
     let mut elements = elements.iter();
-    let mut pointer = String::with_capacity(path.len() + 1 + elements.len());
-    for step in path.split('/') {
+    let mut pointer = format!("/{list}");
+    for step in path {
         pointer.push('/');
-        let index = if step == "*" { elements.next() } else { None };
+        let index = if *step == "*" { elements.next() } else { None };
         match index {
             Some(index) => pointer.push_str(&index.to_string()),
             None => pointer.push_str(step),

@@ -97,14 +97,12 @@ pub fn annotation(pins: &Pins) -> Value {
 }
 
 /// A digest of the pod spec, whatever versions it runs: another one means other code.
-pub fn digest(template: &Value) -> String {
-    let nothing = Pins::default();
+pub fn digest(template: &Value, uses: &Uses) -> String {
     // Most templates name no versions: they need not be copied.
-    let is_plain = replacements(template, &nothing, Carrier::Annotation).is_empty();
-    let text = if is_plain {
-        template["spec"].to_string()
+    let text = if uses.names_versions {
+        with_pins(template, &Pins::default(), Carrier::Annotation)["spec"].to_string()
     } else {
-        with_pins(template, &nothing, Carrier::Annotation)["spec"].to_string()
+        template["spec"].to_string()
     };
     let content = crate::digest::Content {
         secret_type: "",
@@ -283,6 +281,10 @@ mod tests {
         assert_eq!(uses(&written, Carrier::References).pins, pins("configmap/app=app-1"));
     }
 
+    fn code(template: &Value) -> String {
+        digest(template, &uses(template, Carrier::References))
+    }
+
     #[test]
     fn what_is_no_template_is_left_as_it_is() {
         let odd = [
@@ -297,7 +299,7 @@ mod tests {
         }
         for odd in &odd {
             assert_eq!(uses(odd, Carrier::References).configs, []);
-            assert_eq!(digest(odd).len(), DIGEST_LENGTH);
+            assert_eq!(code(odd).len(), DIGEST_LENGTH);
         }
     }
 
@@ -319,11 +321,14 @@ mod tests {
 
     #[test]
     fn the_digest_tells_code_and_not_versions() {
-        let plain = digest(&template("app", "db", ""));
-        assert_eq!(digest(&template("app", "db", PINNED)), plain);
+        let plain = code(&template("app", "db", ""));
+        assert_eq!(code(&template("app", "db", PINNED)), plain);
         let mut other = template("app", "db", PINNED);
         other["spec"]["containers"][0]["image"] = json!("web:2");
-        assert_ne!(digest(&other), plain);
+        assert_ne!(code(&other), plain);
+        let mut versions = template("app-1", "db-1", PINNED);
+        versions["spec"]["imagePullSecrets"][0]["name"] = json!("db");
+        assert_eq!(code(&versions), plain, "the references carry the versions");
     }
 
     #[test]

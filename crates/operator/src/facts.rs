@@ -235,7 +235,9 @@ impl WorkloadFact {
     /// None if the object makes no pods.
     pub fn read(kind: &WorkloadKind, object: &DynamicObject) -> Option<Self> {
         let Some(template) = kind.template_of(&object.data) else { return Self::read_stand_in(kind, object) };
-        let Uses { configs, pins, slipped, names_versions } = uses(template, kind.carrier);
+        let uses = uses(template, kind.carrier);
+        let code = template::digest(template, &uses);
+        let Uses { configs, pins, slipped, names_versions } = uses;
         let made_by = controller(&object.metadata);
         let is_made = made_by.is_some();
         let can_be_made = kind.part != Part::Workload;
@@ -255,7 +257,7 @@ impl WorkloadFact {
             slipped,
             names_versions,
             wave: annotation(&object.metadata, names::WAVE).and_then(|wave| wave.parse().ok()).unwrap_or(0),
-            template: template::digest(template),
+            template: code,
             created: object.metadata.creation_timestamp.as_ref().map(|at| at.0),
             used: if is_consumer { used_keys(&template["spec"]) } else { BTreeMap::new() },
             mounted: if is_consumer { mounted_keys(&template["spec"]) } else { BTreeMap::new() },

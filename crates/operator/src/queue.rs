@@ -49,6 +49,10 @@ impl<W: Clone + Ord> Queue<W> {
             *again = due.min(*again);
             return;
         }
+        // Most reasons for a piece of work come while it waits for this very time.
+        if self.waiting.get(&work).is_some_and(|waiting| waiting.due == due) {
+            return;
+        }
         let since = match self.waiting.remove(&work) {
             Some(old) => {
                 self.due.remove(&(old.due, work.clone()));

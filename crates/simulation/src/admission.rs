@@ -12,7 +12,7 @@ use lockstep_operator::kinds::built_in;
 use serde_json::{Value, json};
 
 use crate::kinds::{Key, Kind};
-use crate::store::{Draft, Refusal, Store, Writer};
+use crate::store::{Draft, Fields, Refusal, Store, Writer};
 
 /// The namespace that the operator runs in.
 pub const OWN_NAMESPACE: &str = "lockstep-system";
@@ -88,24 +88,22 @@ fn pin(store: &Store, by: &Writer, draft: &mut Draft, now: Timestamp) {
         return;
     }
     let table = store.table(&draft.key.namespace, now);
-    let uid = draft.object["metadata"]["uid"].take();
-    if draft.knows_object {
-        draft.object["metadata"]["uid"] = uid.clone();
-    }
     let old = draft.before.as_ref().map(|before| template_of(draft.key.kind, &before.value)).unwrap_or_default();
-    let mut request = request(by, &draft.key, draft.object.take(), old);
+    let mut object = template_of(draft.key.kind, &draft.object);
+    object["metadata"] = draft.object["metadata"].clone();
+    if !draft.knows_object {
+        object["metadata"]["uid"] = Value::Null;
+    }
+    let request = request(by, &draft.key, object, old);
     let changes = store.policies.rules.changes(&request, table.as_ref().and_then(|table| table.table()));
-    apply(&mut request.object, changes);
-    draft.object = request.object;
-    draft.object["metadata"]["uid"] = uid;
+    apply(&mut draft.object, changes);
 }
 
-/// Of an old object, the rules look at the template only: the rest need not be copied.
-fn template_of(kind: Kind, object: &Value) -> Value {
-    let path = kind.template().unwrap_or_default();
-    let template = path.iter().try_fold(object, |value, step| value.get(step)).cloned();
+/// Besides the metadata, the rules look at the template only, which is all that a pod is: the rest need not be copied.
+fn template_of(kind: Kind, object: &Fields) -> Value {
+    let path = kind.template().unwrap_or(&["spec"]);
     let wrap = |value: Value, step: &&str| Value::Object([((*step).to_owned(), value)].into_iter().collect());
-    template.map(|template| path.iter().rev().fold(template, wrap)).unwrap_or_default()
+    path.iter().rev().fold(object.at(path).clone(), wrap)
 }
 
 fn request(by: &Writer, key: &Key, object: Value, old_object: Value) -> Request {
@@ -127,7 +125,7 @@ fn request(by: &Writer, key: &Key, object: Value, old_object: Value) -> Request 
 }
 
 /// A patch that does not fit changes nothing: it was made for this very object.
-fn apply(object: &mut Value, changes: Vec<Operation>) {
+fn apply(object: &mut Fields, changes: Vec<Operation>) {
     for change in changes {
         let (path, value) = match change {
             Operation::Add { path, value } | Operation::Replace { path, value } => (path, Some(value)),
@@ -181,6 +179,10 @@ pub fn is_for_config_webhook(by: &Writer, draft: &Draft) -> bool {
 pub fn review(by: &Writer, draft: &Draft, is_dry_run: bool) -> Value {
     let Key { kind, namespace, name } = &draft.key;
     let resource = json!({"group": kind.group(), "version": kind.version(), "resource": kind.plural()});
+    let mut object = draft.object.to_value();
+    if let Some(before) = &draft.before {
+        object["metadata"]["resourceVersion"] = json!(before.revision.to_string());
+    }
     json!({
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -195,8 +197,8 @@ pub fn review(by: &Writer, draft: &Draft, is_dry_run: bool) -> Value {
             "namespace": namespace,
             "operation": if draft.before.is_some() { "UPDATE" } else { "CREATE" },
             "userInfo": {"username": by.username()},
-            "object": draft.object,
-            "oldObject": draft.before.as_ref().map(|before| &before.value),
+            "object": object,
+            "oldObject": draft.before.as_ref().map(|before| before.to_value()),
             "dryRun": is_dry_run,
         },
     })
@@ -204,15 +206,15 @@ pub fn review(by: &Writer, draft: &Draft, is_dry_run: bool) -> Value {
 
 fn is_content_changed(draft: &Draft) -> bool {
     let is_changed =
-        |before: &Value| ["data", "binaryData"].iter().any(|field| before.get(field) != draft.object.get(field));
+        |before: &Fields| ["data", "binaryData"].iter().any(|field| before.get(field) != draft.object.get(field));
     draft.before.as_ref().is_none_or(|before| is_changed(&before.value))
 }
 
-fn label<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
+fn label<'a>(object: &'a Fields, name: &str) -> Option<&'a str> {
     object["metadata"]["labels"][name].as_str()
 }
 
-fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
+fn annotation<'a>(object: &'a Fields, name: &str) -> Option<&'a str> {
     object["metadata"]["annotations"][name].as_str()
 }
 

@@ -43,6 +43,8 @@ pub struct Playing {
     pub skipped: Vec<String>,
     /// Whether every change is told on standard error.
     pub is_told: bool,
+    /// Whether the whole history is digested.
+    pub is_traced: bool,
 }
 
 /// The node that is lost, if one is.
@@ -54,8 +56,8 @@ pub struct Outcome {
     pub violation: Option<Violation>,
     /// When it was noticed, counted as the entries of the schedule are.
     pub noticed: Duration,
-    /// A digest of the whole history.
-    pub trace: u64,
+    /// A digest of the whole history, if it was asked for.
+    pub trace: Option<u64>,
     pub coverage: Coverage,
     /// How much virtual time it took.
     pub lasted: Duration,
@@ -72,7 +74,7 @@ pub fn play(schedule: &Schedule, playing: &Playing) -> Outcome {
         if playing.is_told {
             trace::tell(&stage.shared, stage.curtain);
         }
-        stage.outcome(violation)
+        stage.outcome(violation, playing)
     })
 }
 
@@ -325,14 +327,15 @@ impl Stage {
         Ok(())
     }
 
-    fn outcome(mut self, violation: Option<Violation>) -> Outcome {
+    fn outcome(mut self, violation: Option<Violation>, playing: &Playing) -> Outcome {
         self.coverage.note_releases(&self.shared);
         // It knows the replicas, which know the world: otherwise neither would ever go.
         self.shared.lock().webhook = None;
         let lasted = self.started.elapsed();
         let at = violation.as_ref().map_or(self.curtain, |violation| violation.at);
         let noticed = Duration::try_from(at.duration_since(self.curtain)).unwrap_or_default();
-        Outcome { violation, noticed, trace: trace::digest(&self.shared), coverage: self.coverage, lasted }
+        let trace = playing.is_traced.then(|| trace::digest(&self.shared));
+        Outcome { violation, noticed, trace, coverage: self.coverage, lasted }
     }
 }
 

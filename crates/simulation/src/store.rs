@@ -2,6 +2,7 @@
 
 mod defaults;
 mod delete;
+mod fields;
 mod object;
 mod prepare;
 mod rules;
@@ -13,11 +14,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use lockstep_core::names;
-use serde_json::Value;
 
 use crate::admission;
 use crate::kinds::{Key, Kind};
 
+pub use fields::Fields;
 pub(crate) use object::stamp;
 pub use object::{Change, Object};
 pub use write::{Part, Patch, Propagation, Refusal, Write, Writer};
@@ -29,7 +30,7 @@ pub struct Draft {
     /// None for what is new.
     pub before: Option<Arc<Object>>,
     /// What is to be stored, without what the API server adds at the very end.
-    pub object: Value,
+    pub object: Fields,
     part: Part,
     /// Whether whoever writes has seen the object that it changes: a patch, or an object with its uid. A manifest has none.
     pub(crate) knows_object: bool,
@@ -207,8 +208,8 @@ impl Store {
             prepare::bump_generation(key.kind, &mut value);
         }
         let is_finished = is_object && delete::is_finished(key.kind, &value);
-        let object = if is_changed { Object::new(key, revision, value) } else { before.with(revision, value) };
-        if is_finished { self.remove(by, Arc::new(object), now) } else { self.put(by, Arc::new(object), now) }
+        let object = Arc::new(Object::new(key, revision, value));
+        if is_finished { self.remove(by, object, now) } else { self.put(by, object, now) }
     }
 
     fn put(&mut self, by: &Writer, object: Arc<Object>, now: Timestamp) -> Arc<Object> {
@@ -255,7 +256,13 @@ impl Store {
     }
 
     fn reindex(&mut self, key: &Key, before: Option<&Object>, after: Option<&Object>) {
-        let owners = |object: Option<&Object>| -> Vec<String> { object.map(Object::owner_uids).unwrap_or_default() };
+        let owners = |object: Option<&Object>| -> Vec<String> {
+            object.into_iter().flat_map(Object::owner_uids).map(str::to_owned).collect()
+        };
+        let is_same = |before: &Object, after: &Object| before.value.shares(&after.value, "metadata");
+        if before.zip(after).is_some_and(|(before, after)| is_same(before, after)) {
+            return;
+        }
         let (old, new) = (owners(before), owners(after));
         if old == new {
             return;

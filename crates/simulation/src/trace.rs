@@ -19,10 +19,12 @@ pub fn digest(shared: &Shared) -> u64 {
 }
 
 fn of_change(digest: u64, change: &Change) -> u64 {
-    let what = change.after.as_ref().map_or("", |object| object.text());
-    let parts = [format!("{} {:?} {}", change.key, change.by, change.at)];
-    let parts = parts.iter().map(String::as_str).chain([what]);
-    parts.flat_map(str::bytes).fold(digest, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(PRIME))
+    let what = change.after.as_ref().map(|object| object.text()).unwrap_or_default();
+    let who = format!("{} {:?} {}", change.key, change.by, change.at);
+    [who, what]
+        .iter()
+        .flat_map(|part| part.bytes())
+        .fold(digest, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
 /// Tells every change on standard error, but for what renews itself.

@@ -2,10 +2,9 @@
 
 use jiff::Timestamp;
 use lockstep_core::{VersionName, names};
-use serde_json::Value;
 
 use super::{RESTORER, annotation, is_content_changed, is_versioned, label, refuse};
-use crate::store::{Draft, Object, Refusal, Store, Writer};
+use crate::store::{Draft, Fields, Object, Refusal, Store, Writer};
 
 /// What a version says of itself, which never changes.
 const SAID: [&str; 7] =
@@ -45,11 +44,11 @@ fn check_version(by: &Writer, draft: &Draft) -> Result<(), Refusal> {
     if label(old, names::VERSION_OF) != label(new, names::VERSION_OF) {
         return refuse("only Lockstep sets the label lockstep.dev/version-of: leave it as it is");
     }
-    let said = |object: &Value, name| annotation(object, name).unwrap_or_default().to_owned();
+    let said = |object: &Fields, name| annotation(object, name).unwrap_or_default().to_owned();
     if SAID.iter().any(|name| said(old, name) != said(new, name)) {
         return refuse("it is a version: what its annotations of lockstep.dev say of it does not change");
     }
-    let owners = |object: &Value| object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+    let owners = |object: &Fields| object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
     if *by != Writer::Controller && owners(old) != owners(new) {
         return refuse("it is a version: only Lockstep says who owns it");
     }

@@ -10,7 +10,7 @@ use super::read::{self, Round, has_ended, is_available, is_going, is_ready, seco
 use super::replica_set::is_namespace_gone;
 use super::turn::{Turn, counts, pod_from};
 use crate::kinds::{Key, Kind};
-use crate::store::{Object, Propagation, Refusal};
+use crate::store::{Fields, Object, Propagation, Refusal};
 
 struct View<'a> {
     object: &'a Object,
@@ -35,7 +35,7 @@ pub(super) fn node_name(node: usize) -> String {
 }
 
 /// The node that a pod runs on, or may run on only.
-pub(super) fn node_of(pod: &Value) -> Option<usize> {
+pub(super) fn node_of(pod: &Fields) -> Option<usize> {
     let spec = &pod["spec"];
     let affinity = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     let wanted = &affinity["nodeSelectorTerms"][0]["matchFields"][0]["values"][0];

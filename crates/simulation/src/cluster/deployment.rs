@@ -58,9 +58,9 @@ impl View<'_> {
         }
         let (rolling, desired) = (&self.spec["strategy"]["rollingUpdate"], self.desired());
         let quarter = json!("25%");
-        let or_quarter = |name: &str| rolling.get(name).unwrap_or(&quarter).clone();
-        let surge = share(&or_quarter("maxSurge"), desired, Round::Up).unwrap_or(0);
-        let unavailable = share(&or_quarter("maxUnavailable"), desired, Round::Down).unwrap_or(0);
+        let or_quarter = |name: &str| rolling.get(name).unwrap_or(&quarter);
+        let surge = share(or_quarter("maxSurge"), desired, Round::Up).unwrap_or(0);
+        let unavailable = share(or_quarter("maxUnavailable"), desired, Round::Down).unwrap_or(0);
         let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
         (surge, unavailable.min(desired))
     }

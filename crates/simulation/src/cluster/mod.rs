@@ -399,12 +399,11 @@ fn is_status_only(change: &Change) -> bool {
 /// Whether nothing about a pod changed that a controller acts on: where it runs and how it starts are its kubelet's business.
 fn is_same_to_owner(change: &Change) -> bool {
     let (Some(before), Some(after)) = (&change.before, &change.after) else { return false };
-    let ready = |pod: &Object| read::condition(&pod.value["status"], "Ready").cloned();
-    let named = |pod: &Object, name: &str| pod.metadata()[name].clone();
+    let [was_ready, is_ready] = [before, after].map(|pod| read::condition(&pod.value["status"], "Ready"));
     before.is_deleted() == after.is_deleted()
         && read::phase(before) == read::phase(after)
-        && ready(before) == ready(after)
-        && ["labels", "ownerReferences"].into_iter().all(|name| named(before, name) == named(after, name))
+        && was_ready == is_ready
+        && ["labels", "ownerReferences"].into_iter().all(|name| before.metadata()[name] == after.metadata()[name])
 }
 
 /// The key of what looks after an object, and its uid.

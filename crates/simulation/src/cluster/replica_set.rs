@@ -34,8 +34,11 @@ fn manage(turn: &mut Turn<'_>, set: &Object, pods: &[Arc<Object>]) -> Result<(),
             created => created.map(drop)?,
         }
     }
-    for pod in first_to_go(pods).into_iter().take(pods.len().saturating_sub(wanted)) {
-        turn.delete(pod, Propagation::Background)?;
+    let surplus = pods.len().saturating_sub(wanted);
+    if surplus > 0 {
+        for pod in first_to_go(pods).into_iter().take(surplus) {
+            turn.delete(pod, Propagation::Background)?;
+        }
     }
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! What rules read from objects.
 
 use std::collections::BTreeSet;
+use std::ops::Index;
 use std::sync::Arc;
 
 use lockstep_core::references::content_configs;
 use lockstep_core::release::{ConsumerId, Phase, Record, Release};
 use lockstep_core::{ConfigKind, ConfigRef, Pin, Pins, names};
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::Seen;
@@ -70,14 +70,15 @@ pub(super) fn holder(kind: Kind) -> Option<&'static [&'static str]> {
 
 pub(super) fn template(object: &Object) -> &Value {
     let path = holder(object.key.kind).unwrap_or(&[]);
-    path.iter().fold(&object.value, |value, field| &value[*field])
+    object.value.at(path)
 }
 
 pub(super) fn pins(object: &Object) -> Pins {
     Pins::read(pins_text(template(object)))
 }
 
-pub(super) fn pins_text(template: &Value) -> &str {
+/// Of a template, or of a pod.
+pub(super) fn pins_text(template: &impl Index<&'static str, Output = Value>) -> &str {
     template["metadata"]["annotations"][names::PINS].as_str().unwrap_or_default()
 }
 
@@ -123,7 +124,7 @@ pub(super) fn consumer_id(object: &Object) -> ConsumerId {
 
 /// A Release as the core knows it.
 pub(super) fn release(object: &Object) -> Option<Release> {
-    lockstep_api::Release::deserialize(&object.value).ok().map(|release| release.to_core())
+    object.value.read::<lockstep_api::Release>().ok().map(|release| release.to_core())
 }
 
 pub(super) fn releases<'a>(seen: &'a Seen, namespace: &'a str) -> impl Iterator<Item = Release> + use<'a> {
@@ -151,8 +152,7 @@ pub fn difference(change: &Change) -> String {
         return if change.after.is_some() { "it is new".to_owned() } else { "it is gone".to_owned() };
     };
     let mut found = Vec::new();
-    compare(&before.value, &after.value, "", &mut found);
-    found.retain(|line| !line.starts_with(".metadata.resourceVersion"));
+    compare(&before.value.to_value(), &after.value.to_value(), "", &mut found);
     found.truncate(6);
     found.join("; ")
 }

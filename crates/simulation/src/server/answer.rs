@@ -27,7 +27,13 @@ fn answer(code: StatusCode, body: Body) -> Answer {
 }
 
 pub fn object(object: &Object, is_metadata: bool) -> Answer {
-    json(if is_metadata { object.metadata_bytes().clone() } else { object.bytes().clone() })
+    let mut text = Vec::new();
+    if is_metadata {
+        object.write_metadata(&mut text);
+    } else {
+        object.write(&mut text);
+    }
+    json(text)
 }
 
 /// An object that was made, or would have been.
@@ -63,7 +69,7 @@ impl Page<'_> {
             if place > 0 {
                 text.push(b',');
             }
-            if is_metadata { text.extend_from_slice(item.metadata_bytes()) } else { item.write_item(&mut text) }
+            if is_metadata { item.write_metadata(&mut text) } else { item.write_item(&mut text) }
         }
         text.extend_from_slice(b"]}");
         json(text)

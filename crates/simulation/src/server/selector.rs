@@ -1,7 +1,5 @@
 //! Which objects a list or watch is about: by labels and by fields.
 
-use serde_json::Value;
-
 use crate::store::{Object, Refusal};
 
 /// All of these must hold.
@@ -38,8 +36,8 @@ impl Selector {
         let label = |name: &str| object.value["metadata"]["labels"][name].as_str();
         // A field that is not there is an empty text.
         let field = |name: &str| {
-            let found = name.split('.').try_fold(&object.value, |value: &Value, step| value.get(step));
-            Some(found.and_then(Value::as_str).unwrap_or_default())
+            let steps: Vec<&str> = name.split('.').collect();
+            Some(object.value.at(&steps).as_str().unwrap_or_default())
         };
         self.labels.iter().all(|of| of.holds.holds(label(&of.name)))
             && self.fields.iter().all(|of| of.holds.holds(field(&of.name)))
@@ -106,7 +104,7 @@ mod tests {
     #[test]
     fn selectors_are_read_as_kubernetes_does() {
         let value = json!({"metadata": {"name": "x", "labels": {"app": "shop", "tier": "web"}}, "type": "Opaque"});
-        let object = Object::new(Key::new(Kind::Secret, "ns", "x"), 1, value);
+        let object = Object::new(Key::new(Kind::Secret, "ns", "x"), 1, value.into());
         let holds = |labels: &str, fields: &str| Selector::parse(labels, fields).unwrap().holds(&object);
         for labels in ["", "app", "app=shop", "app==shop,tier", "app in (a, shop),tier notin (x)", "!other", "other!=1"]
         {

@@ -273,12 +273,14 @@ impl Scope {
     }
 
     fn write_event(&self, text: &mut Vec<u8>, word: &str, object: &Object) {
-        let object = if self.is_metadata { object.metadata_bytes() } else { object.bytes() };
-        text.reserve(object.len() + 40);
         text.extend_from_slice(br#"{"type":""#);
         text.extend_from_slice(word.as_bytes());
         text.extend_from_slice(br#"","object":"#);
-        text.extend_from_slice(object);
+        if self.is_metadata {
+            object.write_metadata(text);
+        } else {
+            object.write(text);
+        }
         text.extend_from_slice(b"}\n");
     }
 

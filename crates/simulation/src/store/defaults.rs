@@ -3,31 +3,36 @@
 use k8s_openapi::ByteString;
 use serde_json::{Map, Value, json};
 
+use super::Fields;
 use super::prepare::remove;
 use crate::kinds::{Key, Kind};
 
 /// What the API server does not keep if there is nothing in it.
 const OMITTED: [&str; 4] = ["labels", "annotations", "finalizers", "ownerReferences"];
 
-/// The same for what is new and what is changed: what is there already stays.
-pub fn fill(key: &Key, object: &mut Value) {
-    drop_empty(&mut object["metadata"], &OMITTED);
+/// The same for what is new and what is changed: what is there already stays. What was there before has been filled in.
+pub fn fill(key: &Key, object: &mut Fields, before: Option<&Fields>) {
+    let is_as_before = |object: &Fields, name: &str| before.is_some_and(|before| object.shares(before, name));
+    if !is_as_before(object, "metadata") {
+        drop_empty(&mut object["metadata"], &OMITTED);
+    }
     match key.kind {
         Kind::Namespace => namespace(key, object),
-        Kind::ConfigMap => drop_empty(object, &["data", "binaryData"]),
+        Kind::ConfigMap => drop_empty_fields(object, &["data", "binaryData"]),
         Kind::Secret => secret(object),
+        _ if is_as_before(object, "spec") => {}
         Kind::Pod => pod(&mut object["spec"]),
         Kind::ControllerRevision => {}
         kind => workload(kind, object),
     }
 }
 
-fn workload(kind: Kind, object: &mut Value) {
+fn workload(kind: Kind, object: &mut Fields) {
     if let Some(defaults) = spec(kind) {
         merge(&mut object["spec"], defaults);
     }
     let Some(path) = kind.template() else { return };
-    let Some(template) = path.iter().try_fold(object, |value, step| value.get_mut(step)) else { return };
+    let Some(template) = object.pointer_mut(&format!("/{}", path.join("/"))) else { return };
     if let Some(metadata) = template.get_mut("metadata").filter(|_| !kind.is_custom()) {
         drop_empty(metadata, &OMITTED);
     }
@@ -38,19 +43,30 @@ fn workload(kind: Kind, object: &mut Value) {
 
 fn drop_empty(object: &mut Value, names: &[&str]) {
     for name in names {
-        let is_empty = match &object[name] {
-            Value::Object(fields) => fields.is_empty(),
-            Value::Array(items) => items.is_empty(),
-            value => value.is_null(),
-        };
-        if is_empty {
+        if is_empty(&object[name]) {
             remove(object, name);
         }
     }
 }
 
+fn drop_empty_fields(object: &mut Fields, names: &[&str]) {
+    for name in names {
+        if is_empty(&object[*name]) {
+            object.set(name, None);
+        }
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        value => value.is_null(),
+    }
+}
+
 /// What only a new object gets, when it has its uid.
-pub fn fill_new(key: &Key, object: &mut Value) {
+pub fn fill_new(key: &Key, object: &mut Fields) {
     match key.kind {
         Kind::Namespace => object["status"] = json!({"phase": "Active"}),
         Kind::Pod => object["status"] = json!({"phase": "Pending", "qosClass": "BestEffort"}),
@@ -59,20 +75,20 @@ pub fn fill_new(key: &Key, object: &mut Value) {
     }
 }
 
-fn namespace(key: &Key, object: &mut Value) {
-    merge(
-        object,
-        json!({"metadata": {"labels": {"kubernetes.io/metadata.name": key.name}}, "spec": {"finalizers": ["kubernetes"]}}),
-    );
+fn namespace(key: &Key, object: &mut Fields) {
+    merge(&mut object["metadata"], json!({"labels": {"kubernetes.io/metadata.name": key.name}}));
+    merge(&mut object["spec"], json!({"finalizers": ["kubernetes"]}));
 }
 
-fn secret(object: &mut Value) {
-    merge(object, json!({"type": "Opaque"}));
-    let texts = object.as_object_mut().and_then(|fields| fields.remove("stringData"));
+fn secret(object: &mut Fields) {
+    if object["type"].is_null() {
+        object["type"] = json!("Opaque");
+    }
+    let texts = object.remove("stringData");
     for (name, text) in texts.as_ref().and_then(Value::as_object).into_iter().flatten() {
         object["data"][name] = json!(ByteString(text.as_str().unwrap_or_default().as_bytes().to_vec()));
     }
-    drop_empty(object, &["data"]);
+    drop_empty_fields(object, &["data"]);
 }
 
 fn pod(spec: &mut Value) {
@@ -111,7 +127,7 @@ fn spec(kind: Kind) -> Option<Value> {
 }
 
 /// A Job's pods are told apart by labels that the API server makes up.
-fn job(key: &Key, object: &mut Value) {
+fn job(key: &Key, object: &mut Fields) {
     let uid = object["metadata"]["uid"].clone();
     if object["spec"]["manualSelector"] == true {
         return;
@@ -155,27 +171,27 @@ mod tests {
     #[test]
     fn what_a_writer_says_stays() {
         let key = Key::new(Kind::Deployment, "a", "b");
-        let mut object = json!({"spec": {
+        let mut object = Fields::from(json!({"spec": {
             "replicas": 3,
             "strategy": {"rollingUpdate": {"maxSurge": 1}},
             "template": {"spec": {"terminationGracePeriodSeconds": 1}},
-        }});
-        fill(&key, &mut object);
+        }}));
+        fill(&key, &mut object, None);
         let filled = object.clone();
         assert_eq!(filled["spec"]["replicas"], 3);
         assert_eq!(filled["spec"]["strategy"]["rollingUpdate"], json!({"maxSurge": 1, "maxUnavailable": "25%"}));
         assert_eq!(filled["spec"]["template"]["spec"]["terminationGracePeriodSeconds"], 1);
-        fill(&key, &mut object);
+        fill(&key, &mut object, None);
         assert_eq!(object, filled, "once is enough");
-        let mut object = json!({"spec": {"strategy": {"type": "Recreate"}}});
-        fill(&key, &mut object);
+        let mut object = Fields::from(json!({"spec": {"strategy": {"type": "Recreate"}}}));
+        fill(&key, &mut object, None);
         assert_eq!(object["spec"]["strategy"], json!({"type": "Recreate"}));
     }
 
     #[test]
     fn text_of_a_secret_becomes_data() {
-        let mut object = json!({"metadata": {"labels": {}}, "stringData": {"a": "hi"}, "data": {"b": "eA=="}});
-        fill(&Key::new(Kind::Secret, "a", "b"), &mut object);
-        assert_eq!(object, json!({"metadata": {}, "type": "Opaque", "data": {"a": "aGk=", "b": "eA=="}}));
+        let mut object = json!({"metadata": {"labels": {}}, "stringData": {"a": "hi"}, "data": {"b": "eA=="}}).into();
+        fill(&Key::new(Kind::Secret, "a", "b"), &mut object, None);
+        assert_eq!(object.to_value(), json!({"metadata": {}, "type": "Opaque", "data": {"a": "aGk=", "b": "eA=="}}));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::{Draft, Object, Part, Propagation, Refusal, Store, Writer, stamp};
+use super::{Draft, Fields, Object, Part, Propagation, Refusal, Store, Writer, stamp};
 use crate::kinds::{Key, Kind};
 
 /// What the garbage collector still has to do before an object goes.
@@ -33,7 +33,7 @@ pub fn draft(
     Ok(Draft {
         key,
         before: Some(before),
-        object: Value::Null,
+        object: Fields::default(),
         part: Part::Object,
         knows_object: true,
         deletion: Some(propagation),
@@ -41,7 +41,7 @@ pub fn draft(
 }
 
 /// Whether nothing keeps an object any more that is to go.
-pub fn is_finished(kind: Kind, value: &Value) -> bool {
+pub fn is_finished(kind: Kind, value: &Fields) -> bool {
     let metadata = &value["metadata"];
     let has_finalizers = metadata["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
     let grace = metadata["deletionGracePeriodSeconds"].as_u64().unwrap_or_default();
@@ -112,21 +112,21 @@ impl Store {
 
     /// Watches are told of it as it was, with the revision of its end.
     fn end(&mut self, by: &Writer, before: &Arc<Object>, now: Timestamp) -> Arc<Object> {
-        let last = before.with(self.revision() + 1, before.value.clone());
+        let last = Object::new(before.key.clone(), self.revision() + 1, before.value.clone());
         self.remove(by, Arc::new(last), now)
     }
 
-    fn change(&mut self, by: &Writer, before: &Arc<Object>, value: Value, now: Timestamp) -> Arc<Object> {
+    fn change(&mut self, by: &Writer, before: &Arc<Object>, value: Fields, now: Timestamp) -> Arc<Object> {
         if before.value == value {
             return Arc::clone(before);
         }
-        let object = before.with(self.revision() + 1, value);
+        let object = Object::new(before.key.clone(), self.revision() + 1, value);
         self.put(by, Arc::new(object), now)
     }
 }
 
 /// To go is a wish, too: it counts as one.
-fn marked(value: &Value, now: Timestamp, grace: Option<u64>) -> Value {
+fn marked(value: &Fields, now: Timestamp, grace: Option<u64>) -> Fields {
     let mut value = value.clone();
     let metadata = &mut value["metadata"];
     let later = SignedDuration::from_secs(i64::try_from(grace.unwrap_or_default()).unwrap_or_default());
@@ -138,7 +138,7 @@ fn marked(value: &Value, now: Timestamp, grace: Option<u64>) -> Value {
     value
 }
 
-fn set_finalizers(value: &mut Value, propagation: Propagation) {
+fn set_finalizers(value: &mut Fields, propagation: Propagation) {
     let finalizers = value["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
     let others = finalizers.into_iter().filter(|finalizer| finalizer != FOREGROUND && finalizer != ORPHAN);
     let ours = match propagation {
@@ -148,11 +148,13 @@ fn set_finalizers(value: &mut Value, propagation: Propagation) {
     };
     let finalizers: Vec<Value> = others.chain(ours).collect();
     let finalizers = (!finalizers.is_empty()).then(|| json!(finalizers));
-    super::prepare::set(&mut value["metadata"], "finalizers", finalizers);
+    if value["metadata"].get("finalizers") != finalizers.as_ref() {
+        super::prepare::set(&mut value["metadata"], "finalizers", finalizers);
+    }
 }
 
 /// What never ran, or has ended, needs nobody to stop it.
-fn grace_seconds(pod: &Value) -> u64 {
+fn grace_seconds(pod: &Fields) -> u64 {
     let is_scheduled = pod["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
     let has_ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     if is_scheduled && !has_ended { pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30) } else { 0 }

@@ -2,47 +2,27 @@
 
 use std::sync::{Arc, OnceLock};
 
-use axum::body::Bytes;
 use jiff::Timestamp;
 use lockstep_api::PinTableSpec;
 use lockstep_core::Table;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::Writer;
+use super::{Fields, Writer};
 use crate::kinds::{Key, Kind};
 
 #[derive(Debug)]
 pub struct Object {
     pub key: Key,
     pub revision: u64,
-    pub value: Value,
-    text: OnceLock<Bytes>,
-    metadata_text: OnceLock<Bytes>,
-    /// All but its type, metadata and status: most writes change none of this.
-    rest_text: OnceLock<Bytes>,
+    /// Without its resource version, which is the revision: so most writes leave even the metadata as they are.
+    pub value: Fields,
     table: OnceLock<Option<Table>>,
 }
 
 impl Object {
-    /// The value gets this revision.
-    pub(crate) fn new(key: Key, revision: u64, mut value: Value) -> Self {
-        value["metadata"]["resourceVersion"] = Value::String(revision.to_string());
-        Self {
-            key,
-            revision,
-            value,
-            text: OnceLock::new(),
-            metadata_text: OnceLock::new(),
-            rest_text: OnceLock::new(),
-            table: OnceLock::new(),
-        }
-    }
-
-    /// The same with other metadata, or another status.
-    pub(super) fn with(&self, revision: u64, value: Value) -> Self {
-        let rest_text = self.rest_text.get().cloned().map(OnceLock::from).unwrap_or_default();
-        Self { rest_text, ..Self::new(self.key.clone(), revision, value) }
+    pub(crate) fn new(key: Key, revision: u64, value: Fields) -> Self {
+        Self { key, revision, value, table: OnceLock::new() }
     }
 
     pub fn uid(&self) -> &str {
@@ -70,8 +50,8 @@ impl Object {
         !self.value["metadata"]["deletionTimestamp"].is_null()
     }
 
-    pub(super) fn owner_uids(&self) -> Vec<String> {
-        self.owners().filter_map(|owner| owner["uid"].as_str()).map(str::to_owned).collect()
+    pub(super) fn owner_uids(&self) -> impl Iterator<Item = &str> {
+        self.owners().filter_map(|owner| owner["uid"].as_str())
     }
 
     /// What a pin table says; none for other kinds, and for a table that cannot be read.
@@ -83,72 +63,69 @@ impl Object {
         self.table.get_or_init(read).as_ref()
     }
 
-    /// As JSON, made once.
-    pub fn text(&self) -> &str {
-        // What serde_json writes is UTF-8.
-        std::str::from_utf8(self.bytes()).unwrap_or_default()
+    /// All of it, as whoever reads it gets it.
+    pub fn to_value(&self) -> Value {
+        let mut value = self.value.to_value();
+        value["metadata"]["resourceVersion"] = json!(self.revision.to_string());
+        value
     }
 
-    /// Its type comes first, as from the API server.
-    pub(crate) fn bytes(&self) -> &Bytes {
-        self.text.get_or_init(|| {
-            let rest = self.rest_text.get_or_init(|| {
-                let others = ["kind", "apiVersion", "metadata", "status"];
-                let fields = self.value.as_object().into_iter().flatten();
-                let mut text = Vec::new();
-                fields
-                    .filter(|(name, _)| !others.contains(&name.as_str()))
-                    .for_each(|(name, value)| write_field(&mut text, name, value));
-                Bytes::from(text)
-            });
-            let mut text = self.beginning().into_bytes();
-            write_field(&mut text, "metadata", &self.value["metadata"]);
-            text.extend_from_slice(rest);
-            if let Some(status) = self.value.get("status") {
-                write_field(&mut text, "status", status);
-            }
-            text.push(b'}');
-            Bytes::from(text)
-        })
+    /// As JSON.
+    pub fn text(&self) -> String {
+        let mut text = Vec::new();
+        self.write(&mut text);
+        // What serde_json writes is UTF-8.
+        String::from_utf8(text).unwrap_or_default()
+    }
+
+    /// Writes it as JSON. Its type comes first, as from the API server.
+    pub(crate) fn write(&self, text: &mut Vec<u8>) {
+        let (kind, api_version) = (self.key.kind.kind(), self.key.kind.api_version());
+        text.extend_from_slice(format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":"#).as_bytes());
+        self.write_rest(text);
     }
 
     /// Writes it as an item of a list: there the API server leaves the type of its own kinds out.
     pub(crate) fn write_item(&self, list: &mut Vec<u8>) {
         if self.key.kind.is_custom() {
-            list.extend_from_slice(self.bytes());
+            self.write(list);
         } else {
-            list.push(b'{');
-            list.extend_from_slice(&self.bytes()[self.beginning().len() + 1..]);
+            list.extend_from_slice(br#"{"metadata":"#);
+            self.write_rest(list);
         }
     }
 
-    fn beginning(&self) -> String {
-        let (kind, api_version) = (self.key.kind.kind(), self.key.kind.api_version());
-        format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}""#)
+    /// Writes only its metadata, as the API server gives it to who asks for no more.
+    pub(crate) fn write_metadata(&self, text: &mut Vec<u8>) {
+        text.extend_from_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#);
+        self.write_metadata_field(text);
+        text.push(b'}');
     }
 
-    /// Only its metadata, as the API server gives it to who asks for no more.
-    pub(crate) fn metadata_bytes(&self) -> &Bytes {
-        self.metadata_text.get_or_init(|| {
-            let mut text = br#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#.to_vec();
-            write_json(&mut text, &self.value["metadata"]);
-            text.push(b'}');
-            Bytes::from(text)
-        })
+    fn write_rest(&self, text: &mut Vec<u8>) {
+        self.write_metadata_field(text);
+        let others = self.value.texts().filter(|(name, _)| !["kind", "apiVersion", "metadata"].contains(name));
+        for (name, field) in others {
+            text.extend_from_slice(b",\"");
+            // Names of fields have nothing in them that would have to be escaped.
+            text.extend_from_slice(name.as_bytes());
+            text.extend_from_slice(b"\":");
+            text.extend_from_slice(field);
+        }
+        text.push(b'}');
     }
-}
 
-/// Names of fields have nothing in them that would have to be escaped.
-fn write_field(text: &mut Vec<u8>, name: &str, value: &Value) {
-    text.extend_from_slice(b",\"");
-    text.extend_from_slice(name.as_bytes());
-    text.extend_from_slice(b"\":");
-    write_json(text, value);
-}
-
-fn write_json(text: &mut Vec<u8>, value: &Value) {
-    // A value with texts for its names can always be written, and memory does not refuse it.
-    let _ = serde_json::to_writer(text, value);
+    fn write_metadata_field(&self, text: &mut Vec<u8>) {
+        text.extend_from_slice(format!(r#"{{"resourceVersion":"{}""#, self.revision).as_bytes());
+        let metadata = self.value.texts().find(|(name, _)| *name == "metadata");
+        match metadata.and_then(|(_, metadata)| metadata.strip_prefix(b"{")) {
+            Some(rest) if rest.len() > 1 => {
+                text.push(b',');
+                text.extend_from_slice(rest);
+            }
+            _ => text.push(b'}'),
+        }
+    }
 }
 
 /// What happened to an object.
@@ -185,14 +162,16 @@ mod tests {
     #[test]
     fn the_text_begins_with_the_type_and_items_of_lists_have_none() {
         let value = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "\"v\n"}});
-        let object = Object::new(Key::new(Kind::ConfigMap, "ns", "a"), 7, value);
+        let object = Object::new(Key::new(Kind::ConfigMap, "ns", "a"), 7, value.into());
         assert!(object.text().starts_with(r#"{"kind":"ConfigMap","apiVersion":"v1","#), "{}", object.text());
-        assert_eq!(serde_json::from_str::<Value>(object.text()).unwrap(), object.value);
+        assert_eq!(serde_json::from_str::<Value>(&object.text()).unwrap(), object.to_value());
         let mut item = Vec::new();
         object.write_item(&mut item);
         let item: Value = serde_json::from_slice(&item).unwrap();
         assert_eq!((&item["kind"], &item["data"]), (&Value::Null, &object.value["data"]));
-        let metadata: Value = serde_json::from_slice(object.metadata_bytes()).unwrap();
+        let mut metadata = Vec::new();
+        object.write_metadata(&mut metadata);
+        let metadata: Value = serde_json::from_slice(&metadata).unwrap();
         assert_eq!(metadata["metadata"], json!({"name": "a", "resourceVersion": "7"}));
     }
 

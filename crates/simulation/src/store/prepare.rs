@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::{Draft, Object, Part, Patch, Refusal, Store, Write, defaults, delete, stamp};
+use super::{Draft, Fields, Object, Part, Patch, Refusal, Store, Write, defaults, delete, stamp};
 use crate::kinds::{Key, Kind};
 
 /// What the API server alone says of an object, whatever is written.
@@ -32,7 +32,8 @@ pub fn draft(store: &mut Store, write: Write, now: Timestamp) -> Result<Draft, R
     }
 }
 
-fn create(store: &mut Store, mut object: Value, now: Timestamp) -> Result<Draft, Refusal> {
+fn create(store: &mut Store, object: Value, now: Timestamp) -> Result<Draft, Refusal> {
+    let mut object = Fields::from(object);
     let key = key_of(store, &mut object)?;
     if store.get(&key).is_some() {
         return Err(Refusal::exists(&key));
@@ -49,15 +50,15 @@ fn create(store: &mut Store, mut object: Value, now: Timestamp) -> Result<Draft,
         metadata["generation"] = json!(1);
     }
     if key.kind.has_status() {
-        remove(&mut object, "status");
+        object.set("status", None);
     }
-    defaults::fill(&key, &mut object);
+    defaults::fill(&key, &mut object, None);
     defaults::fill_new(&key, &mut object);
     Ok(Draft { key, before: None, object, part: Part::Object, knows_object: true, deletion: None })
 }
 
 /// The key of a new object, which may be given a name.
-fn key_of(store: &mut Store, object: &mut Value) -> Result<Key, Refusal> {
+fn key_of(store: &mut Store, object: &mut Fields) -> Result<Key, Refusal> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
     let known = Kind::of(&api_version, &kind);
@@ -129,7 +130,7 @@ fn replace(store: &Store, key: Key, object: Value, part: Part) -> Result<Draft, 
     if named("resourceVersion").is_none() && (key.kind.is_custom() || key.kind == Kind::Lease) {
         return Err(Refusal::invalid(&key, "metadata.resourceVersion: must be specified for an update"));
     }
-    update(key, before, object, part)
+    update(key, before, object.into(), part)
 }
 
 fn patched(store: &mut Store, key: Key, patch: Patch, part: Part, now: Timestamp) -> Result<Draft, Refusal> {
@@ -148,64 +149,76 @@ fn patched(store: &mut Store, key: Key, patch: Patch, part: Part, now: Timestamp
         Patch::Merge(mut patch) if part == Part::Status => {
             // Nothing else of it counts, but what it is based on.
             check_base(&key, &before, &patch["metadata"])?;
-            match patch.as_object_mut().and_then(|patch| patch.remove("status")) {
-                Some(Value::Null) => remove(&mut object, "status"),
-                Some(status) => merge(&mut object["status"], status),
-                None => {}
-            }
+            let status = patch.as_object_mut().and_then(|patch| patch.remove("status"));
+            merge(&mut object, status.map(|status| ("status".to_owned(), status)));
             return Ok(Draft { key, before: Some(before), object, part, knows_object: true, deletion: None });
         }
-        Patch::Merge(patch) | Patch::Apply { object: patch, .. } => merge(&mut object, patch),
-        Patch::Json(patch) => json_patch::patch(&mut object, &patch)
-            .map_err(|error| Refusal::new(422, "Invalid", format!("the patch cannot be applied: {error}")))?,
+        Patch::Merge(Value::Object(patch)) | Patch::Apply { object: Value::Object(patch), .. } => {
+            merge(&mut object, patch);
+        }
+        Patch::Merge(_) | Patch::Apply { .. } => return Err(no_object()),
+        Patch::Json(patch) => {
+            let mut whole = before.to_value();
+            json_patch::patch(&mut whole, &patch)
+                .map_err(|error| Refusal::new(422, "Invalid", format!("the patch cannot be applied: {error}")))?;
+            object = whole.into();
+        }
     }
     update(key, before, object, part)
 }
 
-/// As RFC 7386 says. Nothing of the patch is copied: most writes are patches.
-fn merge(target: &mut Value, patch: Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch;
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(Map::new());
-    }
-    let Some(fields) = target.as_object_mut() else { return };
+/// As RFC 7386 says.
+fn merge(object: &mut Fields, patch: impl IntoIterator<Item = (String, Value)>) {
     for (name, value) in patch {
-        if value.is_null() {
-            fields.remove(&name);
-        } else {
-            merge(fields.entry(name).or_insert(Value::Null), value);
-        }
+        let merged = (!value.is_null()).then(|| merged(object.get(&name), value));
+        object.set(&name, merged);
     }
+}
+
+/// Copies only what a patch does not name: most writes are patches, and most of them name all of a field.
+fn merged(old: Option<&Value>, patch: Value) -> Value {
+    let Value::Object(patch) = patch else { return patch };
+    let old = old.and_then(Value::as_object);
+    let kept = old.into_iter().flatten().filter(|(name, _)| !patch.contains_key(*name));
+    let mut fields: Map<String, Value> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+    for (name, value) in patch.into_iter().filter(|(_, value)| !value.is_null()) {
+        let value = merged(old.and_then(|old| old.get(&name)), value);
+        fields.insert(name, value);
+    }
+    Value::Object(fields)
+}
+
+fn no_object() -> Refusal {
+    Refusal::bad_request("an object has metadata")
 }
 
 fn existing(store: &Store, key: &Key) -> Result<Arc<Object>, Refusal> {
     store.get(key).cloned().ok_or_else(|| Refusal::not_found(key))
 }
 
-fn update(key: Key, before: Arc<Object>, mut object: Value, part: Part) -> Result<Draft, Refusal> {
-    if !object.is_object() || !object["metadata"].is_object() {
-        return Err(Refusal::bad_request("an object has metadata"));
+fn update(key: Key, before: Arc<Object>, mut object: Fields, part: Part) -> Result<Draft, Refusal> {
+    if !object["metadata"].is_object() {
+        return Err(no_object());
     }
     check_base(&key, &before, &object["metadata"])?;
     let knows_object = object["metadata"]["uid"].is_string();
-    let status = object.as_object_mut().and_then(|object| object.remove("status"));
     match part {
         Part::Status => {
+            let status = object.remove("status");
             object = before.value.clone();
-            set(&mut object, "status", status);
+            object.set("status", status);
         }
         Part::Object => {
-            let status = if key.kind.has_status() { before.value.get("status").cloned() } else { status };
-            set(&mut object, "status", status);
-            keep_metadata(&before.value["metadata"], &mut object["metadata"]);
-            object["apiVersion"] = before.value["apiVersion"].clone();
-            object["kind"] = before.value["kind"].clone();
-            defaults::fill(&key, &mut object);
+            if key.kind.has_status() {
+                object.take_from(&before.value, "status");
+            }
+            keep_metadata(&before.value, &mut object);
+            object.take_from(&before.value, "apiVersion");
+            object.take_from(&before.value, "kind");
+            defaults::fill(&key, &mut object, Some(&before.value));
         }
     }
+    object.share(&before.value);
     Ok(Draft { key, before: Some(before), object, part, knows_object, deletion: None })
 }
 
@@ -221,14 +234,18 @@ fn check_base(key: &Key, before: &Object, metadata: &Value) -> Result<(), Refusa
     }
 }
 
-fn keep_metadata(old: &Value, new: &mut Value) {
+fn keep_metadata(old: &Fields, new: &mut Fields) {
+    if new.shares(old, "metadata") {
+        return;
+    }
+    let (old, new) = (&old["metadata"], &mut new["metadata"]);
     for own in OWN_METADATA.into_iter().chain(["name", "namespace"]) {
         set(new, own, old.get(own).cloned());
     }
 }
 
 /// Counts a change of what is wanted.
-pub fn bump_generation(kind: Kind, after: &mut Value) {
+pub fn bump_generation(kind: Kind, after: &mut Fields) {
     if kind.has_generation() {
         let generation = after["metadata"]["generation"].as_u64().unwrap_or_default();
         after["metadata"]["generation"] = json!(generation + 1);
@@ -236,10 +253,8 @@ pub fn bump_generation(kind: Kind, after: &mut Value) {
 }
 
 /// Whether anything but metadata and status differs.
-pub fn is_changed(before: &Value, after: &Value) -> bool {
-    let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else { return true };
-    let is_wanted = |(name, _): &(&String, &Value)| !["metadata", "status"].contains(&name.as_str());
-    !before.iter().filter(is_wanted).eq(after.iter().filter(is_wanted))
+pub fn is_changed(before: &Fields, after: &Fields) -> bool {
+    after.differ_beyond(before, &["metadata", "status"])
 }
 
 pub fn remove(object: &mut Value, name: &str) {
@@ -269,8 +284,7 @@ mod tests {
             json!({}),
             json!(["whole"]),
         ] {
-            let (mut ours, mut theirs) = (target.clone(), target.clone());
-            merge(&mut ours, patch.clone());
+            let (ours, mut theirs) = (merged(Some(&target), patch.clone()), target.clone());
             json_patch::merge(&mut theirs, &patch);
             assert_eq!(ours, theirs, "{patch}");
         }

@@ -1,10 +1,9 @@
 //! What of an object cannot be changed, what must be right about it, and how many there may be.
 
 use lockstep_api::{PinTable, Release, ReleasePolicy, VersionedConfig};
-use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Draft, Refusal, Store, Writer};
+use super::{Draft, Fields, Refusal, Store, Writer};
 use crate::kinds::{Key, Kind};
 
 pub fn check(store: &Store, by: &Writer, draft: &Draft) -> Result<(), Refusal> {
@@ -18,7 +17,7 @@ pub fn check(store: &Store, by: &Writer, draft: &Draft) -> Result<(), Refusal> {
     schema(by, &draft.key, &draft.object)
 }
 
-fn fixed_fields(by: &Writer, key: &Key, old: &Value, new: &Value) -> Result<(), Refusal> {
+fn fixed_fields(by: &Writer, key: &Key, old: &Fields, new: &Fields) -> Result<(), Refusal> {
     let is_changed = |path: &str| old.pointer(path) != new.pointer(path);
     let is_immutable = old["immutable"] == true;
     let fixed: &[&str] = match key.kind {
@@ -46,8 +45,8 @@ fn fixed_fields(by: &Writer, key: &Key, old: &Value, new: &Value) -> Result<(), 
     }
 }
 
-fn finalizers(key: &Key, old: &Value, new: &Value) -> Result<(), Refusal> {
-    let of = |value: &Value| value["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+fn finalizers(key: &Key, old: &Fields, new: &Fields) -> Result<(), Refusal> {
+    let of = |value: &Fields| value["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
     let is_deleted = !old["metadata"]["deletionTimestamp"].is_null();
     if is_deleted && of(new).iter().any(|finalizer| !of(old).contains(finalizer)) {
         let why = "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted";
@@ -57,15 +56,15 @@ fn finalizers(key: &Key, old: &Value, new: &Value) -> Result<(), Refusal> {
 }
 
 /// What the definitions of our own kinds say. What the operator writes comes from the very types that they are made from.
-fn schema(by: &Writer, key: &Key, object: &Value) -> Result<(), Refusal> {
+fn schema(by: &Writer, key: &Key, object: &Fields) -> Result<(), Refusal> {
     if matches!(by, Writer::Operator(_) | Writer::Webhook(_)) {
         return Ok(());
     }
     let read = match key.kind {
-        Kind::VersionedConfig => VersionedConfig::deserialize(object).map(|config| Some(name_of(&config))),
-        Kind::PinTable => PinTable::deserialize(object).map(|_| None),
-        Kind::Release => Release::deserialize(object).map(|_| None),
-        Kind::ReleasePolicy => ReleasePolicy::deserialize(object).map(|_| None),
+        Kind::VersionedConfig => object.read::<VersionedConfig>().map(|config| Some(name_of(&config))),
+        Kind::PinTable => object.read::<PinTable>().map(|_| None),
+        Kind::Release => object.read::<Release>().map(|_| None),
+        Kind::ReleasePolicy => object.read::<ReleasePolicy>().map(|_| None),
         _ => return Ok(()),
     };
     match read {

@@ -107,7 +107,7 @@ impl Person<'_> {
         }
         let mut object = self.manifest(index);
         if knows_object {
-            let mut known = now.value.clone();
+            let mut known = now.to_value();
             let image = self.users.memory().images.get(&index).copied().unwrap_or(1);
             if let Some(path) = key.kind.template() {
                 let template = path.iter().fold(&mut known, |value, field| &mut value[*field]);
@@ -126,7 +126,7 @@ impl Person<'_> {
         revisions.sort_by_key(|(revision, _)| std::cmp::Reverse(*revision));
         let Some((_, old)) = revisions.get(back) else { return Ok(()) };
         let path = old.key.kind.template().unwrap_or(&["spec", "template"]);
-        let mut template = path.iter().fold(&old.value, |value, field| &value[*field]).clone();
+        let mut template = old.value.at(path).clone();
         if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
             labels.remove("pod-template-hash");
             labels.remove("rollouts-pod-template-hash");

@@ -123,7 +123,7 @@ impl Scene {
                 kind.kind(),
                 name,
                 object.value["metadata"]["generation"].as_i64().unwrap_or_default(),
-                &object.value,
+                &object.to_value(),
             );
             status.has_arrived() && status.ready == status.desired
         })
@@ -139,7 +139,7 @@ impl Scene {
     fn history(&self) -> Vec<String> {
         let world = self.shared.lock();
         let line = |change: &crate::store::Change| {
-            let after = change.after.as_ref().map(|object| object.text().to_owned());
+            let after = change.after.as_ref().map(|object| object.text());
             format!("{} {} {} {after:?}", change.at, change.revision, change.key)
         };
         world.store.changes_after(0).iter().map(line).collect()

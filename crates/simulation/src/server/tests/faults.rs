@@ -150,7 +150,7 @@ async fn history(seed: u64) -> Vec<String> {
     }
     futures::future::join_all(tasks).await;
     let told = |change: &crate::store::Change| {
-        let object = change.after.as_ref().map(|object| object.text().to_owned());
+        let object = change.after.as_ref().map(|object| object.text());
         format!("{} {} {:?} {} {object:?}", change.revision, change.key, change.by, change.at)
     };
     stage.shared.lock().store.changes_after(0).iter().map(told).collect()
