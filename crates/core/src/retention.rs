@@ -40,6 +40,7 @@ pub struct Draft {
     pub is_abandoned: bool,
     /// As of a version.
     pub owners: BTreeSet<String>,
+    pub kept_by: Keepers,
     pub users: BTreeSet<String>,
     pub is_wanted: bool,
 }
@@ -52,25 +53,27 @@ pub enum Change {
     Delete { object: String },
 }
 
-/// What to change about a config's versions. `protected` are the objects that the table, a release or the source itself needs.
-pub fn retain(holdings: &[Holding], protected: &BTreeSet<String>, count: usize) -> Vec<Change> {
-    let kept = newest(holdings, protected, count);
-    holdings.iter().filter_map(|holding| change(holding, &kept, protected)).collect()
+/// What to change about a config's versions. `protected` are the objects that the table, a release or the source itself needs. Without a
+/// `count` nobody can say yet which may go: whoever uses one becomes its owner all the same, and nothing else changes.
+pub fn retain(holdings: &[Holding], protected: &BTreeSet<String>, count: Option<usize>) -> Vec<Change> {
+    let kept = count.map(|count| newest(holdings, protected, count));
+    holdings.iter().filter_map(|holding| change(holding, kept.as_ref(), protected)).collect()
 }
 
 /// What to change about a config's drafts. One whose change never came goes; but somebody may have joined it before another change took its
-/// place, and then it is held like a version.
+/// place, or before anybody gave it a name: then it is held like a version, from then on.
 pub fn retain_drafts(drafts: &[Draft], protected: &BTreeSet<String>) -> Vec<Change> {
-    let abandoned = drafts.iter().filter(|draft| draft.is_abandoned && !protected.contains(&draft.object));
     let change = |draft: &Draft| {
         let object = draft.object.clone();
         if draft.users.is_empty() && draft.owners.is_empty() && !draft.is_wanted {
-            return Some(Change::Delete { object });
+            let goes = draft.is_abandoned && !protected.contains(&object);
+            return goes.then_some(Change::Delete { object });
         }
         let add: BTreeSet<String> = draft.users.difference(&draft.owners).cloned().collect();
-        (!add.is_empty()).then_some(Change::SetOwners { object, add, is_kept: true })
+        let changes = !add.is_empty() || draft.kept_by != Keepers::All;
+        changes.then_some(Change::SetOwners { object, add, is_kept: true })
     };
-    abandoned.filter_map(change).collect()
+    drafts.iter().filter_map(change).collect()
 }
 
 /// As many as are kept besides those in use, and what is in use among them: when its user goes, it is one of the newest.
@@ -87,11 +90,15 @@ fn newest(holdings: &[Holding], protected: &BTreeSet<String>, count: usize) -> B
     sorted.into_iter().take_while(is_within).map(|holding| holding.version.number).collect()
 }
 
-fn change(holding: &Holding, kept: &BTreeSet<u64>, protected: &BTreeSet<String>) -> Option<Change> {
+fn change(holding: &Holding, kept: Option<&BTreeSet<u64>>, protected: &BTreeSet<String>) -> Option<Change> {
     let object = &holding.version.object;
-    let is_kept = protected.contains(object) || holding.is_wanted || kept.contains(&holding.version.number);
+    let is_needed = protected.contains(object) || holding.is_wanted;
+    let is_kept = match kept {
+        Some(kept) => is_needed || kept.contains(&holding.version.number),
+        None => is_needed || holding.kept_by != Keepers::None,
+    };
     if !is_kept && holding.users.is_empty() && holding.owners.is_empty() {
-        return Some(Change::Delete { object: object.clone() });
+        return kept.map(|_| Change::Delete { object: object.clone() });
     }
     let add: BTreeSet<String> = holding.users.difference(&holding.owners).cloned().collect();
     let wanted = if is_kept { Keepers::All } else { Keepers::None };
@@ -127,15 +134,15 @@ mod tests {
 
     #[test]
     fn users_are_appended() {
-        let changes = retain(&[holding(1, &[OURS], &["rs-1", "rs-2"])], &BTreeSet::new(), 10);
+        let changes = retain(&[holding(1, &[OURS], &["rs-1", "rs-2"])], &BTreeSet::new(), Some(10));
         assert_eq!(changes, [set("app-1", &["rs-1", "rs-2"], true)]);
-        assert_eq!(retain(&[holding(1, &[OURS, "rs-1"], &["rs-1"])], &BTreeSet::new(), 10), []);
+        assert_eq!(retain(&[holding(1, &[OURS, "rs-1"], &["rs-1"])], &BTreeSet::new(), Some(10)), []);
     }
 
     #[test]
     fn what_is_old_is_left_to_its_users_and_goes_with_them() {
         let versions = [holding(1, &[OURS], &[]), holding(2, &[OURS, "rs-2"], &["rs-2"]), holding(3, &[OURS], &[])];
-        let changes = retain(&versions, &BTreeSet::new(), 1);
+        let changes = retain(&versions, &BTreeSet::new(), Some(1));
         assert_eq!(changes, [Change::Delete { object: "app-1".into() }, set("app-2", &[], false)]);
     }
 
@@ -147,7 +154,7 @@ mod tests {
             holding(3, &[OURS, "rs-3"], &["rs-3"]),
             holding(4, &[OURS], &[]),
         ];
-        let changes = retain(&versions, &BTreeSet::from(["app-4".to_owned()]), 1);
+        let changes = retain(&versions, &BTreeSet::from(["app-4".to_owned()]), Some(1));
         assert_eq!(changes, [Change::Delete { object: "app-1".into() }]);
     }
 
@@ -155,18 +162,26 @@ mod tests {
     fn what_the_table_names_or_a_template_wants_is_kept() {
         let wanted = Holding { is_wanted: true, ..holding(2, &[OURS], &[]) };
         let protected = BTreeSet::from(["app-1".to_owned()]);
-        assert_eq!(retain(&[holding(1, &[OURS], &[]), wanted], &protected, 0), []);
+        assert_eq!(retain(&[holding(1, &[OURS], &[]), wanted], &protected, Some(0)), []);
+    }
+
+    #[test]
+    fn nothing_goes_as_long_as_nobody_knows_what_the_config_holds() {
+        let versions = [holding(1, &[OURS], &[]), holding(2, &["rs-2"], &["rs-2"]), holding(3, &[OURS], &["rs-3"])];
+        let unkept = holding(4, &[], &[]);
+        assert_eq!(retain(&versions, &BTreeSet::new(), None), [set("app-3", &["rs-3"], true)]);
+        assert_eq!(retain(&[unkept], &BTreeSet::new(), None), []);
     }
 
     #[test]
     fn what_somebody_else_holds_is_never_deleted() {
-        assert_eq!(retain(&[holding(1, &["stranger"], &[])], &BTreeSet::new(), 0), []);
+        assert_eq!(retain(&[holding(1, &["stranger"], &[])], &BTreeSet::new(), Some(0)), []);
     }
 
     fn draft(is_abandoned: bool, owners: &[&str], users: &[&str]) -> Draft {
         let set = |uids: &[&str]| uids.iter().map(ToString::to_string).collect();
         let (owners, users) = (set(owners), set(users));
-        Draft { object: "app-1".into(), is_abandoned, owners, users, is_wanted: false }
+        Draft { object: "app-1".into(), is_abandoned, owners, kept_by: Keepers::All, users, is_wanted: false }
     }
 
     #[test]
@@ -191,14 +206,22 @@ mod tests {
     }
 
     #[test]
+    fn who_joined_a_draft_holds_it_at_once_and_so_do_its_keepers() {
+        let none = BTreeSet::new();
+        assert_eq!(retain_drafts(&[draft(false, &[], &["rs-1"])], &none), [set("app-1", &["rs-1"], true)]);
+        let left = Draft { kept_by: Keepers::Some, ..draft(false, &["rs-1"], &["rs-1"]) };
+        assert_eq!(retain_drafts(&[left], &none), [set("app-1", &[], true)], "its VersionedConfig was made anew");
+    }
+
+    #[test]
     fn a_keeper_that_was_made_anew_is_an_owner_again() {
         let half = Holding { kept_by: Keepers::Some, ..holding(1, &[], &[]) };
-        assert_eq!(retain(&[half], &BTreeSet::new(), 1), [set("app-1", &[], true)]);
+        assert_eq!(retain(&[half], &BTreeSet::new(), Some(1)), [set("app-1", &[], true)]);
     }
 
     #[test]
     fn what_is_needed_again_is_ours_again() {
-        let changes = retain(&[holding(1, &["rs-1"], &["rs-1"])], &BTreeSet::from(["app-1".to_owned()]), 0);
+        let changes = retain(&[holding(1, &["rs-1"], &["rs-1"])], &BTreeSet::from(["app-1".to_owned()]), Some(0));
         assert_eq!(changes, [set("app-1", &[], true)]);
     }
 }

@@ -4,16 +4,22 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use http::HeaderValue;
 use http::header::USER_AGENT;
+use http::{HeaderValue, Request};
+use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tokio::time::timeout;
+use tower::service_fn;
 
 /// How we show up in the API server's audit log.
 const OURS: HeaderValue = HeaderValue::from_static(concat!("lockstep/", env!("CARGO_PKG_VERSION")));
 
 /// How long a person waits for an answer from a cluster that may be gone.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The API server itself gives a request up after a minute, and says so: whoever has heard nothing by then never will.
+const ANSWER_LIMIT: Duration = Duration::from_secs(65);
 
 /// Connects as kubectl would: by KUBECONFIG, the user's kubeconfig, or the pod's service account.
 pub async fn connect() -> Result<Client> {
@@ -38,9 +44,48 @@ pub async fn connect_to(kubeconfig: Option<&Path>, context: Option<&str>) -> Res
     Ok((client(config)?, address))
 }
 
+/// The same client, but no request of it waits for an answer for ever: where a connection is lost without a word, a kernel needs a quarter of
+/// an hour to say so, and everything that goes by one pin table would wait for that. A watch is answered when it begins, not when it ends.
+pub(crate) fn impatient(client: &Client) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let client = client.clone();
+    let send = move |request: Request<Body>| {
+        let client = client.clone();
+        async move {
+            let answered = timeout(ANSWER_LIMIT, client.send(request)).await;
+            answered.unwrap_or_else(|_| Err(kube::Error::Service("the API server does not answer".into())))
+        }
+    };
+    Client::new(service_fn(send), namespace)
+}
+
 fn client(mut config: Config) -> Result<Client> {
     // Whoever comes first decides, and all decide the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
     config.headers.push((USER_AGENT, OURS));
     Client::try_from(config).context("the kubeconfig or service account cannot be used")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::pending;
+
+    use http::Response;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Api;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_ever_for_an_answer() {
+        let silent = service_fn(|_: Request<Body>| pending::<Result<Response<Body>, Infallible>>());
+        let client = impatient(&Client::new(silent, "shop"));
+        assert_eq!(client.default_namespace(), "shop");
+        let asked = Instant::now();
+        let answer = Api::<ConfigMap>::default_namespaced(client).get("app").await;
+        assert!(answer.unwrap_err().to_string().contains("does not answer"));
+        assert!(asked.elapsed() >= ANSWER_LIMIT && asked.elapsed() < ANSWER_LIMIT * 2);
+    }
 }

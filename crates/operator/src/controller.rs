@@ -417,7 +417,8 @@ impl Controller {
 
     fn take_in_config(&mut self, id: &ConfigId, outcome: ConfigOutcome) {
         if let Some((at, digest)) = outcome.digest {
-            self.index.remember_digest(id, at, digest);
+            let work = self.index.remember_digest(id, at, digest);
+            self.take_up(work, GATHER);
         }
         if let Some(version) = &outcome.created {
             self.metrics.version_created();

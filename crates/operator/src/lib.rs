@@ -129,6 +129,7 @@ async fn admit(
 ) -> Result<()> {
     let scopes = options.scopes();
     let Options { own_namespace, kinds, admission, .. } = options;
+    let client = client::impatient(&client);
     let surroundings = admission::Surroundings { client, environment, own_namespace, scopes, kinds, metrics };
     admission::run(admission, surroundings, stopped.map(drop)).await
 }
@@ -140,6 +141,7 @@ async fn lead_measured(
     metrics: Arc<Metrics>,
 ) -> Result<()> {
     tracing::info!(identity = options.identity, "waiting to lead");
+    let client = client::impatient(&client);
     let (me, clock) = (options.identity.clone(), environment.clock.clone());
     let leadership = Leadership::acquire(client.clone(), &options.own_namespace, me, clock).await;
     metrics.leads();

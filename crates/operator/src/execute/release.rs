@@ -9,7 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, Patch};
 use kube::{Api, Resource, ResourceExt};
 use lockstep_api::{
-    Held, Move as ApiMove, Release, ReleaseCondition, ReleaseSpec, ReleaseStatus, Source as ApiSource, VersionedConfig,
+    Held, Move as ApiMove, Release, ReleaseCondition, ReleaseSpec, ReleaseStatus, Source as ApiSource, VersionSummary,
+    VersionedConfig, VersionedConfigStatus,
 };
 use lockstep_core::release::{Action, ConsumerId, Gate, Observed, Phase, Progress, step};
 use lockstep_core::{ConfigRef, Pins, gate};
@@ -316,11 +317,7 @@ impl Executor {
             let current =
                 current.or_else(|| view.versions.iter().find(|fact| fact.version.object == step.to).map(summary));
             let Some(current) = current else { continue };
-            let mut note = json!({"current": whole(&current), "releasing": null});
-            // What is held stays so while people run something else in its place.
-            if status.held.is_some_and(|held| held.object == step.to) {
-                note["held"] = Value::Null;
-            }
+            let note = success(&status, step, &current);
             outcome.written.push(written_managed(&self.note(managed, note).await?));
         }
         Ok(())
@@ -423,6 +420,20 @@ fn moved(view: &ReleaseView) -> Vec<(&ManagedFact, &ApiMove)> {
     view.fact.object.spec.moves.iter().filter_map(|step| Some((managed(step)?, step))).collect()
 }
 
+/// What is noted of a config whose version is current now.
+fn success(status: &VersionedConfigStatus, step: &ApiMove, current: &VersionSummary) -> Value {
+    let mut note = json!({"current": whole(current), "releasing": null});
+    // The source was compared with what was current before.
+    if step.from != step.to {
+        note["observedResourceVersion"] = Value::Null;
+    }
+    // What is held stays so while people run something else in its place.
+    if status.held.as_ref().is_some_and(|held| held.object == step.to) {
+        note["held"] = Value::Null;
+    }
+    note
+}
+
 fn api_move(start: &Start, step: &lockstep_core::release::Move) -> ApiMove {
     let name_of = |object: &str| {
         let found = start.versions.iter().find(|fact| fact.version.object == object && fact.config == step.config);
@@ -461,4 +472,24 @@ fn conditions(old: &Release, progress: &Progress, now: Timestamp) -> Vec<Conditi
 fn written_release(object: Release) -> Written {
     let key = Key { namespace: object.namespace().unwrap_or_default(), name: object.name_any() };
     Written { watched: Watched::Release, key, fact: Some(Fact::Release(Box::new(ReleaseFact::read(object)))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_source_was_compared_with_is_forgotten_when_something_else_is_current() {
+        let step = |from: &str| -> ApiMove {
+            let source = json!({"kind": "ConfigMap", "name": "app"});
+            let step = json!({"source": source, "from": from, "to": "app-2", "fromVersion": "1", "toVersion": "2"});
+            serde_json::from_value(step).unwrap()
+        };
+        let current: VersionSummary =
+            serde_json::from_value(json!({"version": "r2", "number": 2, "object": "app-2"})).unwrap();
+        let status = VersionedConfigStatus::default();
+        let forgets = |from: &str| success(&status, &step(from), &current).get("observedResourceVersion").is_some();
+        assert!(forgets("app-1"));
+        assert!(!forgets("app-2"), "it is current all the time");
+    }
 }

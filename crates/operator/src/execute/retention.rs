@@ -108,11 +108,7 @@ impl Executor {
         let key = Key { namespace: id.namespace.clone(), name: object.to_owned() };
         let watched = Watched::Config(id.config.kind);
         let api = VersionApi { client: &self.client, namespace: &id.namespace, kind: id.config.kind };
-        let is_held = |uid: &String| {
-            version.owners.iter().any(|owner| owner.uid == *uid) || view.users.iter().any(|user| user.owner.uid == *uid)
-        };
-        let strays = pods.iter().filter(|pod| !pod.made_by.as_ref().is_some_and(is_held) && !is_held(&pod.owner.uid));
-        let strays: Vec<OwnerReference> = strays.map(|pod| pod.owner.clone()).collect();
+        let strays = strays(version, pods, change);
         match change {
             Change::Delete { .. } if strays.is_empty() => {
                 api.delete(version)
@@ -169,6 +165,15 @@ impl Executor {
             }
         }
     }
+}
+
+/// The pods that nobody holds a version for. What made a pod does not, if it is pinned to another version by now: a ReplicationController lets
+/// its pods run on.
+fn strays(version: &Owned<'_>, pods: &[PodHolder], change: &Change) -> Vec<OwnerReference> {
+    let is_added = |uid: &String| matches!(change, Change::SetOwners { add, .. } if add.contains(uid));
+    let is_held = |uid: &String| version.owners.iter().any(|owner| owner.uid == *uid) || is_added(uid);
+    let is_stray = |pod: &&PodHolder| !pod.made_by.as_ref().is_some_and(is_held) && !is_held(&pod.owner.uid);
+    pods.iter().filter(is_stray).map(|pod| pod.owner.clone()).collect()
 }
 
 /// A pod as an owner.
@@ -271,5 +276,30 @@ impl VersionApi<'_> {
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
     {
         Api::namespaced(self.client.clone(), self.namespace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(uid: &str) -> OwnerReference {
+        OwnerReference { uid: uid.to_owned(), ..OwnerReference::default() }
+    }
+
+    #[test]
+    fn a_pod_holds_its_version_unless_what_made_it_does() {
+        let owners = [owner("made-it")];
+        let version = Owned { object: "app-1", uid: "v", resource_version: ResourceVersion(1), owners: &owners };
+        let left = |maker: Option<&str>, change: Change| {
+            let pod = PodHolder { owner: owner("pod"), made_by: maker.map(str::to_owned) };
+            strays(&version, &[pod], &change).len()
+        };
+        let delete = || Change::Delete { object: "app-1".into() };
+        let added = Change::SetOwners { object: "app-1".into(), add: ["new".to_owned()].into(), is_kept: false };
+        assert_eq!(left(None, delete()), 1, "nothing made it");
+        assert_eq!(left(Some("made-it"), delete()), 0);
+        assert_eq!(left(Some("new"), added), 0, "it is an owner in a moment");
+        assert_eq!(left(Some("new"), delete()), 1, "it has another version by now");
     }
 }

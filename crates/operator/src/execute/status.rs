@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{ConfigOutcome, Doing, ExecuteError, Executor, patch_params, status_patch, written_managed};
 use crate::events::Reason;
-use crate::facts::{ConfigFact, ManagedFact, ResourceVersion, VersionFact};
+use crate::facts::{ConfigFact, ManagedFact, VersionFact};
 use crate::index::{ConfigId, ConfigView, Fact, WorkloadKey};
 
 /// The condition's reason where a change cannot become a version.
@@ -114,9 +114,8 @@ impl Executor {
         let now = self.environment.clock.now();
         let conditions = vec![condition(managed, Ready, ready, now), condition(managed, Followed, followed(view), now)];
         let last_number = versions.iter().map(|version| version.number).max().unwrap_or(0).max(old.last_number);
-        let read_at = outcome.digest.as_ref().map(|(at, _)| *at);
         VersionedConfigStatus {
-            observed_resource_version: compared(view, read_at, current.as_ref(), old),
+            observed_resource_version: compared(view, outcome, current.as_ref(), old),
             current,
             releasing,
             held,
@@ -241,18 +240,24 @@ fn with_consumers_of(status: &VersionedConfigStatus, old: &VersionedConfigStatus
     VersionedConfigStatus { consumers, consumer_count, ..old.clone() }
 }
 
-/// The source's resource version, if it has the current version's content: then it need not be read after a restart.
+/// The source's resource version, if it has the current version's content: then it need not be read after a restart. Never for what has
+/// other content, and is held, or set aside by a person: nobody would know any more what the source says.
 fn compared(
     view: &ConfigView,
-    read_at: Option<ResourceVersion>,
+    outcome: &ConfigOutcome,
     current: Option<&VersionSummary>,
     old: &VersionedConfigStatus,
 ) -> Option<String> {
     let (source, current) = (view.source.as_ref()?, current?);
-    let fact = view.versions.iter().find(|fact| fact.version.object == current.object);
-    let is_current = view.digest.as_ref().zip(fact).is_some_and(|(known, fact)| known.full() == fact.version.digest);
-    let at = read_at.unwrap_or(source.resource_version);
-    if is_current { Some(at.0.to_string()) } else { old.observed_resource_version.clone() }
+    let read = outcome.digest.as_ref().map(|(at, digest)| (*at, digest));
+    let known = read.or_else(|| Some((source.resource_version, view.digest.as_ref()?)));
+    let Some((at, digest)) = known else {
+        let is_as_it_was = old.current.as_ref().is_some_and(|old| old.object == current.object);
+        return old.observed_resource_version.clone().filter(|_| is_as_it_was);
+    };
+    let mut versions = view.versions.iter().map(|fact| &fact.version).chain(&outcome.created);
+    let is_current = versions.any(|version| version.object == current.object && version.digest == digest.full());
+    is_current.then(|| at.0.to_string())
 }
 
 pub(super) fn config_reference(id: &ConfigId, uid: &str) -> ObjectReference {

@@ -77,6 +77,25 @@ impl Stage {
     }
 }
 
+impl Stage {
+    /// The VersionedConfig as somebody leaves it.
+    fn edit_managed(&mut self, edit: impl FnOnce(&mut Value)) {
+        let mut object = self.fake.get(MANAGED).unwrap();
+        edit(&mut object);
+        self.fake.put(MANAGED, object);
+        let fact = self.managed();
+        self.take_in([written_managed(&fact)]);
+    }
+
+    /// A release of this version, in one step.
+    fn make_current(&mut self, object: &str) {
+        self.edit_managed(|managed| {
+            let versions = managed["status"]["versions"].as_array().unwrap().clone();
+            managed["status"]["current"] = versions.into_iter().find(|version| version["object"] == object).unwrap();
+        });
+    }
+}
+
 fn executor(fake: &Fake) -> Executor {
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     let reporter = Reporter { controller: "lockstep".into(), instance: "me".into() };
@@ -162,6 +181,24 @@ async fn the_name_of_what_could_not_be_made_is_free_again() {
     assert_eq!(stage.names(), before);
     stage.fake.refuse(None);
     assert_eq!(stage.look().await.created.unwrap().name, VersionName::numbered(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_over_does_not_take_what_a_person_set_aside_for_what_is_current() {
+    let mut stage = Stage::new();
+    let first = stage.look().await.created.unwrap();
+    stage.change("blue");
+    let second = stage.look().await.created.unwrap();
+    stage.make_current(&second.object);
+    stage.look().await;
+    let observed = |stage: &Stage| stage.managed().object.status.unwrap().observed_resource_version;
+    assert!(observed(&stage).is_some(), "the config holds what is current");
+    stage.edit_managed(|managed| {
+        managed["spec"]["current"] = json!({"version": first.name.as_str(), "insteadOf": second.object});
+    });
+    stage.make_current(&first.object);
+    stage.look().await;
+    assert_eq!(observed(&stage), None, "it holds something else, and is read again");
 }
 
 #[tokio::test(start_paused = true)]

@@ -197,7 +197,8 @@ pub struct RetentionView {
     /// The objects behind those.
     pub draft_facts: Vec<DraftFact>,
     pub protected: BTreeSet<String>,
-    pub retain: usize,
+    /// How many versions are kept besides those in use. None if nobody can say yet which may go.
+    pub retain: Option<usize>,
     pub managed: Option<ManagedFact>,
     /// Of the config itself, if it is there and under our care.
     pub source_uid: Option<String>,
@@ -357,10 +358,12 @@ impl Index {
         }
     }
 
-    pub fn remember_digest(&mut self, id: &ConfigId, at: ResourceVersion, digest: Digest) {
-        if let Some(namespace) = self.namespaces.get_mut(&id.namespace) {
-            namespace.digests.insert(id.config.clone(), (at, digest));
-        }
+    /// What a config holds is known, and with it which of its versions can go.
+    pub fn remember_digest(&mut self, id: &ConfigId, at: ResourceVersion, digest: Digest) -> Vec<Work> {
+        let Some(namespace) = self.namespaces.get_mut(&id.namespace) else { return Vec::new() };
+        let is_news = namespace.digests.insert(id.config.clone(), (at, digest)).is_none_or(|(known, _)| known != at);
+        let retention = is_news.then(|| id.config.clone()).into_iter().collect();
+        Todo { retention, ..Todo::default() }.within(&id.namespace)
     }
 
     /// Remembers what versions hold. It stays so for as long as they live: they are immutable.
@@ -878,17 +881,25 @@ impl Namespace {
         consumers.map(|(key, fact)| (key.clone(), fact.pins.get(config).cloned())).collect()
     }
 
-    /// All of them where a workload cannot be read: it may use any.
-    fn retained(&self, config: &ConfigRef, policy: &Policy) -> usize {
+    /// All of them where a workload cannot be read: it may use any. None if nobody has looked yet what the config holds.
+    fn retained(&self, config: &ConfigRef, policy: &Policy) -> Option<usize> {
+        if self.opted_in(config) && self.source_digest(config).is_none() {
+            return None;
+        }
         let chosen = self.sources.get(config).and_then(|source| source.retain).unwrap_or(policy.retain);
-        if self.has_unreadable_workloads() { usize::MAX } else { chosen }
+        Some(if self.has_unreadable_workloads() { usize::MAX } else { chosen })
+    }
+
+    /// Of what the config holds right now.
+    fn source_digest(&self, config: &ConfigRef) -> Option<Digest> {
+        self.known_digest(config, self.sources.get(config)?, self.managed.get(config))
     }
 
     fn retention(&self, config: &ConfigRef, default: &Policy, now: Timestamp) -> RetentionView {
         let entry = self.entry(config);
         let policy = self.policy(config, default);
         let versions: Vec<VersionFact> = self.genuine_versions(config).cloned().collect();
-        let of_source = self.digests.get(config).map(|(_, digest)| digest.version_object_name(&config.name));
+        let of_source = self.source_digest(config).map(|digest| digest.version_object_name(&config.name));
         let all: Vec<&WorkloadFact> = self.users_of(config).map(|(_, fact)| fact).collect();
         let runs = |fact: &WorkloadFact| match fact.needs(config) {
             Some(Pin::Version(object)) => Some(object.clone()),
@@ -915,6 +926,7 @@ impl Namespace {
             object: fact.object.clone(),
             is_abandoned: fact.is_abandoned(now),
             owners: owner_uids(&fact.owners),
+            kept_by: kept_by(&fact.owners, &keepers),
             users: holders.get(&fact.object).cloned().unwrap_or_default(),
             is_wanted: wanted.contains(&fact.object),
         };

@@ -230,7 +230,7 @@ impl Namespace {
         // What waits for it, or is replaced by it, has to hear of it.
         let releases = self.watched_releases();
         let retention = if has_ended { configs.clone() } else { BTreeSet::new() };
-        let consumers = if has_ended { self.behind_orphaned_gates(&configs) } else { BTreeSet::new() };
+        let consumers = if has_ended { self.left_by_releases(&configs) } else { BTreeSet::new() };
         Todo { configs, consumers, releases, retention, ..Todo::default() }
     }
 
@@ -264,6 +264,12 @@ impl Namespace {
     pub(super) fn lost_of(&self, config: &ConfigRef) -> BTreeSet<String> {
         let moves = |fact: &ReleaseFact| fact.core.configs().any(|own| own == config);
         self.lost.iter().filter(|(_, fact)| moves(fact)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Who needs something that a release would have done while it was there.
+    fn left_by_releases(&self, configs: &BTreeSet<ConfigRef>) -> BTreeSet<WorkloadKey> {
+        let in_need = configs.iter().flat_map(|config| self.in_need_of_care(config));
+        in_need.chain(self.behind_orphaned_gates(configs)).collect()
     }
 
     fn behind_orphaned_gates(&self, configs: &BTreeSet<ConfigRef>) -> BTreeSet<WorkloadKey> {

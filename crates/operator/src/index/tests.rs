@@ -469,14 +469,51 @@ fn a_release_stands_still_that_could_not_be_recorded() {
 }
 
 #[test]
+fn what_a_release_leaves_with_a_version_that_nobody_knows_is_looked_after_at_its_end() {
+    let mut cluster = Cluster::default();
+    cluster.source("app", &VERSIONED);
+    cluster.managed("app");
+    cluster.table(&[("app", APP_A)]);
+    cluster.release("configmap-app-1", "app");
+    let work = cluster.workload("Deployment", "web", "app", "configmap/app=app-0", &[]);
+    assert!(!work.contains(&Work::Consumer(web())), "the release knows what it moves");
+    let moves = json!([{"source": {"kind": "ConfigMap", "name": "app"},
+        "from": "a", "to": "b", "fromVersion": "1", "toVersion": "2"}]);
+    let mut release: lockstep_api::Release = cluster.object("Release", "configmap-app-1", &json!({"moves": moves}));
+    release.status = Some(serde_json::from_value(json!({"phase": "RolledBack"})).unwrap());
+    let fact = Fact::Release(Box::new(ReleaseFact::read(release)));
+    let work = cluster.index.apply(Watched::Release, &key("configmap-app-1"), fact);
+    assert!(work.contains(&Work::Consumer(web())), "{work:?}");
+}
+
+#[test]
 fn versions_stay_where_a_workload_cannot_be_read() {
     let mut cluster = Cluster::default();
     cluster.source("app", &VERSIONED);
     cluster.version("app", 'a', "1");
     let retained = |cluster: &Cluster| cluster.index.retention(&id("app"), Timestamp::UNIX_EPOCH).unwrap().retain;
-    assert_eq!(retained(&cluster), lockstep_core::retention::DEFAULT_RETAIN);
+    cluster.index.remember_digest(&id("app"), ResourceVersion(1), Digest::from("a".repeat(64)));
+    assert_eq!(retained(&cluster), Some(lockstep_core::retention::DEFAULT_RETAIN));
     cluster.unreadable(Watched::Workload(0), "CloneSet", "web");
-    assert_eq!(retained(&cluster), usize::MAX);
+    assert_eq!(retained(&cluster), Some(usize::MAX));
+}
+
+#[test]
+fn nobody_says_which_versions_can_go_before_the_config_was_looked_at() {
+    let mut cluster = Cluster::default();
+    cluster.source("app", &VERSIONED);
+    cluster.version("app", 'a', "1");
+    let view = |cluster: &Cluster| cluster.index.retention(&id("app"), Timestamp::UNIX_EPOCH).unwrap();
+    assert_eq!(view(&cluster).retain, None);
+    let digest = Digest::from("a".repeat(64));
+    let work = cluster.index.remember_digest(&id("app"), ResourceVersion(1), digest.clone());
+    assert_eq!(work, [Work::Retention(id("app"))], "now somebody can");
+    assert!(view(&cluster).retain.is_some());
+    assert_eq!(cluster.index.remember_digest(&id("app"), ResourceVersion(1), digest), []);
+    cluster.source("app", &VERSIONED);
+    let view = view(&cluster);
+    assert_eq!(view.retain, None, "it has changed, and its new version may be there already");
+    assert!(!view.protected.contains("app-aaaaaaaaaa"), "what it held before is a version as any other");
 }
 
 #[test]

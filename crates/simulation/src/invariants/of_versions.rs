@@ -66,8 +66,10 @@ pub(super) const IN_USE: ChangeRule = ChangeRule {
         if matches!(change.by, Writer::User(_)) || !seen.is_there(&change.key.namespace) {
             return None;
         }
-        // Who deletes both, the config and its VersionedConfig, loses what only they keep: users are written down as owners a while later.
-        if !is_kept(seen, &change.key.namespace, &version.config) && !has_old_user(seen, before, &version.config) {
+        // Who deletes both, the config and its VersionedConfig, loses what only they keep: users are written down as owners a while later,
+        // and so is a keeper that was made anew.
+        let is_collected = matches!(change.by, Writer::Controller);
+        if is_collected && !is_kept(seen, before, &version.config) && !has_old_user(seen, before, &version.config) {
             return None;
         }
         let user = user_of(seen, before, &version.config)?;
@@ -75,26 +77,33 @@ pub(super) const IN_USE: ChangeRule = ChangeRule {
     },
 };
 
-/// Whether anybody is there who keeps a config's versions.
-fn is_kept(seen: &Seen, namespace: &str, config: &ConfigRef) -> bool {
-    managed(seen, namespace, config).is_some() || seen.objects.contains_key(&source_key(namespace, config))
+/// How long it may take until whoever runs or keeps a version is among its owners.
+const OWNERS_SECONDS: i64 = 120;
+
+fn is_old(seen: &Seen, since: Option<jiff::Timestamp>) -> bool {
+    since.is_some_and(|since| seen.now.duration_since(since).as_secs() >= OWNERS_SECONDS)
 }
 
-/// How long it may take until whoever runs a version is among its owners.
-const OWNERS_SECONDS: i64 = 120;
+/// Whether anybody keeps a version who is among its owners, or must be by now.
+fn is_kept(seen: &Seen, version: &Object, config: &ConfigRef) -> bool {
+    let namespace = &version.key.namespace;
+    let source = seen.objects.get(&source_key(namespace, config));
+    let mut keepers = managed(seen, namespace, config).into_iter().chain(source);
+    keepers.any(|keeper| {
+        let created = keeper.value["metadata"]["creationTimestamp"].as_str().and_then(|text| text.parse().ok());
+        version.owners().any(|owner| owner["uid"] == keeper.uid()) || is_old(seen, created)
+    })
+}
 
 /// Whether something has made pods from a version, or could, for so long that it must be among the owners.
 fn has_old_user(seen: &Seen, version: &Object, config: &ConfigRef) -> bool {
     let namespace = &version.key.namespace;
     let holders = [Kind::ReplicaSet, Kind::ControllerRevision, Kind::Job, Kind::CronJob, Kind::ReplicationController];
-    let is_old = |holder: &Object| {
-        let created = holder.value["metadata"]["creationTimestamp"].as_str().and_then(|text| text.parse().ok());
-        created.is_some_and(|created: jiff::Timestamp| seen.now.duration_since(created).as_secs() >= OWNERS_SECONDS)
-    };
     let mut all = holders.into_iter().flat_map(|kind| seen.list(kind, namespace));
     all.any(|holder| {
         let needs = pinned(&pins(holder), config).as_ref() == Some(&version.key.name);
-        needs && is_old(holder) && !holder.is_deleted() && !is_left_over(seen, holder)
+        let is_old = is_old(seen, seen.pinned_since.get(&holder.key).copied());
+        needs && is_old && !holder.is_deleted() && !is_left_over(seen, holder)
     })
 }
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use lockstep_core::{ConfigRef, names};
 use serde_json::Value;
 
-use super::reading::{Version, config_of, holder, pinned, pins, references, template};
+use super::reading::{Version, config_of, holder, pinned, pins, pins_text, references, template};
 use crate::kinds::{Key, Kind};
 use crate::store::{Change, Object, Writer};
 
@@ -43,6 +43,8 @@ pub struct Seen {
     /// The names of each config's versions, and what object each stands for.
     pub given: BTreeMap<(String, ConfigRef), BTreeMap<String, String>>,
     pub touched: BTreeMap<Key, Touched>,
+    /// Since when whatever makes pods has the pins that it has.
+    pub pinned_since: BTreeMap<Key, Timestamp>,
     /// The phases that each release was seen in, by namespace and name.
     pub phases: BTreeMap<(String, String), BTreeSet<String>>,
     /// Who holds the lease.
@@ -108,7 +110,10 @@ impl Seen {
                 self.phases.retain(|(namespace, _), _| *namespace != change.key.name);
                 self.gone.insert(change.key.name.clone());
             }
-            _ => self.note_touch(change),
+            _ => {
+                self.note_pins(change);
+                self.note_touch(change);
+            }
         }
         match &change.after {
             Some(after) => drop(self.objects.insert(change.key.clone(), Arc::clone(after))),
@@ -141,6 +146,20 @@ impl Seen {
         if let Some(release) = &change.after {
             let phase = release.value["status"]["phase"].as_str().unwrap_or("Pending").to_owned();
             self.phases.entry(key).or_default().insert(phase);
+        }
+    }
+
+    fn note_pins(&mut self, change: &Change) {
+        if holder(change.key.kind).is_none() {
+            return;
+        }
+        let pins = |object: &Arc<Object>| pins_text(template(object)).to_owned();
+        match &change.after {
+            None => drop(self.pinned_since.remove(&change.key)),
+            Some(after) if change.before.as_ref().map(pins) != Some(pins(after)) => {
+                self.pinned_since.insert(change.key.clone(), change.at);
+            }
+            Some(_) => {}
         }
     }
 
