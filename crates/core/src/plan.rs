@@ -48,6 +48,8 @@ pub struct Observed {
     pub under_way: Option<String>,
     /// Whether consumers still have the held version.
     pub stranded: Stranded,
+    /// What the table says is on its way, or offers, if consumers have it and no release moves anybody there.
+    pub left_behind: Option<String>,
     /// Whether a workload that is written meanwhile may have the new version at once.
     pub can_join: bool,
     /// Whether somebody else changed the table's `next` a moment ago: the write of the config that it stands for may still be on its way.
@@ -338,7 +340,8 @@ fn plan_change(
         actions.push(Action::Reject { version: wanted.object.clone(), reason: reason.clone() });
         return;
     }
-    let has_changed = |held: &Held| held.is_outdated || held.object != wanted.object;
+    // What somebody chose, in place of what the source has, is not tried again either.
+    let has_changed = |held: &Held| held.is_outdated || ![&wanted.object, &target].contains(&&held.object);
     // What somebody still has is not let go: it says why they are not well.
     let is_left = |held: &Held| observed.stranded != Stranded::Nobody && held.object != target;
     if source.is_some() && managed.held.as_ref().is_some_and(|held| has_changed(held) && !is_left(held)) {
@@ -348,7 +351,10 @@ fn plan_change(
     let is_stranded = observed.stranded == Stranded::Somebody
         && observed.moving_to.is_none()
         && managed.held.as_ref().is_some_and(is_left);
-    if may_move && (is_stranded && source.is_some() || observed.moving_to.as_deref().unwrap_or(released) != target) {
+    // What was offered a moment ago, the config says in a moment.
+    let is_left_behind = observed.left_behind.is_some() && target == released && !observed.next_is_fresh;
+    let has_followers = source.is_some() && (is_stranded || is_left_behind);
+    if may_move && (has_followers || observed.moving_to.as_deref().unwrap_or(released) != target) {
         actions.push(Action::Release { to: target });
     }
 }
@@ -397,7 +403,9 @@ fn publish(observed: &Observed, current: &str, to: Option<&str>, actions: &mut V
     // A release under way goes on for a while although its config already wants to go elsewhere, or must not.
     let moving = observed.under_way.clone().or_else(|| observed.moving_to.clone());
     let moving = moving.filter(|moving| moving != current && !is_taken_back && !is_withdrawn(moving));
-    let moving = moving.or_else(|| to.clone());
+    // It stays there as what they have to be taken back from, until a release does that.
+    let left_behind = observed.left_behind.clone().filter(|_| observed.source.is_some());
+    let moving = moving.or_else(|| to.clone()).or(left_behind);
     let entry = Entry {
         baseline: adopted.or_else(|| Some(current.to_owned())),
         current: Some(current.to_owned()),
@@ -450,6 +458,7 @@ mod tests {
             moving_to: None,
             under_way: None,
             stranded: Stranded::Nobody,
+            left_behind: None,
             can_join: true,
             next_is_fresh: false,
             has_unpinned_templates: true,
@@ -540,6 +549,32 @@ mod tests {
         assert_eq!(plan(&observed), [Action::LetGo]);
         (observed.stranded, observed.source) = (Stranded::Somebody, None);
         assert_eq!(plan(&observed), [], "nobody says what it should be");
+    }
+
+    #[test]
+    fn a_version_that_somebody_chose_and_that_failed_is_not_tried_again_and_again() {
+        let mut observed = adopted('a');
+        change(&mut observed, 'b');
+        managed(&mut observed).choice = Some(Choice { version: "1.0.0".into(), instead_of: None });
+        hold(&mut observed, &object('a'));
+        settle(&mut observed);
+        assert!(managed(&mut observed).held.is_some() && released(&observed) == object('b'));
+        managed(&mut observed).choice = None;
+        assert_eq!(plan(&observed), [Action::LetGo]);
+    }
+
+    #[test]
+    fn whoever_has_what_was_on_its_way_is_taken_back_although_its_release_is_lost() {
+        let mut observed = adopted('a');
+        observed.versions.push(version('b'));
+        observed.entry.moving = Some(object('b'));
+        observed.left_behind = Some(object('b'));
+        assert_eq!(plan(&observed), [release('a')], "the table keeps saying what they have");
+        observed.next_is_fresh = true;
+        assert_eq!(plan(&observed), [], "the change may be on its way");
+        (observed.moving_to, observed.left_behind) = (Some(object('a')), None);
+        let entry = Entry { moving: None, ..observed.entry.clone() };
+        assert_eq!(plan(&observed), [Action::Publish(entry)], "a release knows that by now");
     }
 
     #[test]

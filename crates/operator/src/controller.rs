@@ -240,7 +240,7 @@ impl Controller {
                 });
             }
             Work::Start(id) => {
-                if self.index.may_grow(id) && self.has_patience(id) {
+                if self.is_crossed(work) || self.index.may_grow(id) && self.has_patience(id) {
                     self.queue.push(work.clone(), Instant::now(), GATHER);
                     return false;
                 }
@@ -252,6 +252,10 @@ impl Controller {
                     .spawn_into(running, async move { Done::Start(id, executor.start(start).await) });
             }
             Work::Release(id) => {
+                if self.is_crossed(work) {
+                    self.queue.push(work.clone(), Instant::now(), GATHER);
+                    return false;
+                }
                 let Some(view) = self.index.release(id, self.environment.clock.now()) else { return false };
                 let id = id.clone();
                 self.environment
@@ -293,6 +297,11 @@ impl Controller {
             }
         }
         true
+    }
+
+    /// Whether something is being started at this moment that it has to know of before it starts itself.
+    fn is_crossed(&self, work: &Work) -> bool {
+        self.queue.running().any(|other| other != work && self.index.cross(work, other))
     }
 
     /// Counts, so that a config that cannot be read keeps no other waiting for long.

@@ -80,6 +80,11 @@ impl<W: Clone + Ord> Queue<W> {
         self.waiting.contains_key(work)
     }
 
+    /// What is being done right now.
+    pub fn running(&self) -> impl Iterator<Item = &W> {
+        self.running.iter()
+    }
+
     pub fn done(&mut self, work: &W, now: Instant) {
         self.running.remove(work);
         if let Some(due) = self.again.remove(work) {

@@ -26,7 +26,7 @@ use crate::health::{Before, Health, Rollout, Unit};
 use crate::pins::{Pin, Pins};
 use crate::policy::Policy;
 
-pub use machine::step;
+pub use machine::{step, stopped_by_somebody};
 
 /// A release as it is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -293,8 +293,8 @@ pub struct Observed<'a> {
     pub blocked: Option<Block>,
     /// The newer release that takes its place.
     pub superseded_by: Option<&'a str>,
-    /// Until when the newer release has to wait, if this one is under way: so long it is looked after, but goes no further.
-    pub superseded_at: Option<Timestamp>,
+    /// What the newer release has to wait for, if this one is under way: so long it is looked after, but goes no further.
+    pub successor_waits: Option<Wait>,
     /// Whether its configs want to go elsewhere already, although no newer release is there yet.
     pub is_overtaken: bool,
     /// Whether its versions are the good ones already: it succeeded, but could not record that.
@@ -311,6 +311,14 @@ pub struct Observed<'a> {
     pub may_delete_pods: bool,
     /// What the API server said about consumers that it would not let us write.
     pub refused: &'a BTreeMap<ConsumerId, String>,
+}
+
+/// What keeps a release from taking another's place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wait {
+    Until(Timestamp),
+    /// When that is, in words that end a sentence.
+    For(String),
 }
 
 /// What a release waits for before it starts.

@@ -23,7 +23,7 @@ struct Cluster {
     can_judge: bool,
     blocked: Option<Block>,
     superseded_by: Option<String>,
-    superseded_at: Option<Timestamp>,
+    successor_waits: Option<Wait>,
     is_overtaken: bool,
     inherited: Vec<Record>,
     taken_over: BTreeSet<ConsumerId>,
@@ -82,7 +82,7 @@ impl Cluster {
             can_judge: true,
             blocked: None,
             superseded_by: None,
-            superseded_at: None,
+            successor_waits: None,
             is_overtaken: false,
             inherited: Vec::new(),
             taken_over: BTreeSet::new(),
@@ -102,7 +102,7 @@ impl Cluster {
             members: &self.members,
             blocked: self.blocked.clone(),
             superseded_by: self.superseded_by.as_deref(),
-            superseded_at: self.superseded_at,
+            successor_waits: self.successor_waits.clone(),
             is_overtaken: self.is_overtaken,
             has_succeeded: self.succeeded,
             held: self.held.as_deref(),
@@ -426,7 +426,8 @@ fn a_canary_that_baked_for_longer_than_the_deadline_goes_on() {
 fn a_release_whose_successor_is_paused_looks_after_what_it_moved() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
     cluster.turn();
-    (cluster.superseded_by, cluster.superseded_at) = (Some("configmap-app-3".into()), Some(Timestamp::MAX));
+    let resumed = Wait::For("once that is resumed".into());
+    (cluster.superseded_by, cluster.successor_waits) = (Some("configmap-app-3".into()), Some(resumed));
     cluster.turn();
     assert!(cluster.release.progress.reason.contains("once that is resumed"), "{}", cluster.release.progress.reason);
     cluster.bad.insert("app-2".into());
@@ -947,18 +948,57 @@ fn a_newer_release_takes_over_and_still_knows_the_way_back() {
 }
 
 #[test]
+fn whoever_an_earlier_release_moved_goes_back_although_its_turn_had_not_come_again() {
+    let mut cluster = Cluster::new(vec![deployment("first", 0, OLD), deployment("later", 0, OLD)]);
+    cluster.turn();
+    cluster.turn();
+    let mut newer = Cluster::new(cluster.members.clone());
+    newer.release.moves[0].to = "app-3".into();
+    newer.members[1].wave = 1;
+    newer.inherited.clone_from(&cluster.release.progress.consumers);
+    newer.turn();
+    assert_eq!(newer.pins("later"), NEW, "its wave has not come");
+    newer.release.wishes.abort = true;
+    assert_eq!(newer.run(), Phase::Aborted);
+    assert_eq!((newer.pins("first").as_str(), newer.pins("later").as_str()), (OLD, OLD));
+}
+
+#[test]
+fn what_an_earlier_release_did_not_move_goes_back_to_what_it_is_now() {
+    let mut earlier = Cluster::new(vec![deployment("web", 0, "configmap/app=app-1,configmap/other=other-0")]);
+    earlier.turn();
+    let mut newer = with_other("configmap/app=app-2,configmap/other=other-1").with_bad("app-2");
+    newer.inherited.clone_from(&earlier.release.progress.consumers);
+    assert_eq!(newer.run(), Phase::RolledBack);
+    assert_eq!(newer.pins("web"), "configmap/app=app-1,configmap/other=other-1", "another release gave it that since");
+}
+
+#[test]
+fn what_gave_up_and_could_not_record_that_goes_back_although_a_newer_one_waits() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.turn();
+    (cluster.held, cluster.superseded_by) = (Some("it was bad".into()), Some("configmap-app-3".into()));
+    let mut left = cluster.clone();
+    assert_eq!(cluster.run(), Phase::RolledBack);
+    assert_eq!(cluster.pins("web"), OLD);
+    left.policy.automatic_rollback = false;
+    assert_eq!(left.run(), Phase::Failed);
+    assert_eq!(left.pins("web"), NEW, "the policy leaves it to a person");
+}
+
+#[test]
 fn what_is_to_be_superseded_later_is_looked_after_but_goes_no_further() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, "configmap/app=app-1")]);
     cluster.turn();
     cluster.superseded_by = Some("configmap-app-3".into());
-    cluster.superseded_at = Some(cluster.now + SignedDuration::from_secs(300));
+    cluster.successor_waits = Some(Wait::Until(cluster.now + SignedDuration::from_secs(300)));
     for _ in 0..20 {
         cluster.turn();
         cluster.wait(5);
     }
     assert_eq!(cluster.phase(), Phase::Progressing, "it would have succeeded long ago");
     let mut good = cluster.clone();
-    good.superseded_at = None;
+    good.successor_waits = None;
     assert_eq!(good.run(), Phase::Superseded);
     let mut bad = cluster.with_bad("app-2");
     bad.roll();

@@ -571,6 +571,7 @@ fn observed(view: &ConfigView, digest: Option<lockstep_core::Digest>) -> Observe
         moving_to: view.moving_to.clone(),
         under_way: view.under_way.clone(),
         stranded: view.stranded,
+        left_behind: view.left_behind.clone(),
         can_join: view.can_join,
         next_is_fresh: view.announced.is_some_and(|at| at.elapsed() < ANNOUNCEMENT),
         has_unpinned_templates: view.has_unpinned_templates,

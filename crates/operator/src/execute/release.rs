@@ -52,11 +52,15 @@ impl Executor {
         let api: Api<Release> = Api::namespaced(self.client.clone(), &start.namespace);
         let doing = || format!("make release {} in {}", start.name, start.namespace);
         let object = match &start.how {
-            How::Amend(fact) if fact.object.spec.moves == moves => return Ok(Vec::new()),
-            How::Amend(fact) => {
+            How::Amend { release, supersedes: None } if release.object.spec.moves == moves => return Ok(Vec::new()),
+            How::Amend { release, supersedes } => {
                 // Only while it waits: what has started keeps its goal, and is replaced instead.
-                let version = fact.resource_version.0.to_string();
-                let patch = Patch::Merge(json!({"metadata": {"resourceVersion": version}, "spec": {"moves": moves}}));
+                let mut spec = json!({"moves": moves});
+                if let Some(replaced) = supersedes {
+                    spec["supersedes"] = json!(replaced);
+                }
+                let version = release.resource_version.0.to_string();
+                let patch = Patch::Merge(json!({"metadata": {"resourceVersion": version}, "spec": spec}));
                 api.patch(&start.name, &patch_params(), &patch).await.doing(doing)?
             }
             How::New | How::Supersede(_) => {
@@ -144,14 +148,17 @@ impl Executor {
     }
 
     /// One step of a release: what must be known before it is recorded, the record, and then what it says.
-    pub async fn release(&self, view: ReleaseView) -> Result<ReleaseOutcome, ExecuteError> {
+    pub async fn release(&self, mut view: ReleaseView) -> Result<ReleaseOutcome, ExecuteError> {
+        if let Some(amended) = view.amended.take() {
+            return Ok(ReleaseOutcome { written: self.start(*amended).await?, ..ReleaseOutcome::default() });
+        }
         let observed = Observed {
             release: &view.fact.core,
             policy: &view.policy,
             members: &view.members,
             blocked: view.blocked.clone(),
             superseded_by: view.superseded_by.as_deref(),
-            superseded_at: view.superseded_at,
+            successor_waits: view.successor_waits.clone(),
             is_overtaken: view.is_overtaken,
             has_succeeded: view.has_succeeded,
             held: view.held.as_deref(),

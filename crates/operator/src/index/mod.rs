@@ -175,6 +175,8 @@ pub struct ConfigView {
     pub under_way: Option<String>,
     /// Whether consumers still have the held version.
     pub stranded: Stranded,
+    /// What the table says is on its way, or offers, if consumers have it and no release moves anybody there.
+    pub left_behind: Option<String>,
     /// Whether what the held version failed together with is another by now.
     pub held_is_outdated: bool,
     pub can_join: bool,
@@ -842,6 +844,7 @@ impl Namespace {
             moving_to: self.moving_to(config),
             under_way: self.under_way(config),
             stranded: self.is_stranded(config),
+            left_behind: self.left_behind(config),
             held_is_outdated: self.held_is_outdated(config),
             can_join: self.can_join(config, default),
             validation: self.validation(config),

@@ -7,10 +7,12 @@ use lockstep_core::health::{Rollout, Unit};
 use lockstep_core::keys::{is_concerned, missing};
 use lockstep_core::plan::Stranded;
 use lockstep_core::policy::Policy;
-use lockstep_core::release::{Block, ConsumerId, Member, Move, Phase, Record, Release, State, is_new_pod};
+use lockstep_core::release::{
+    Block, ConsumerId, Member, Move, Phase, Record, Release, State, Wait, is_new_pod, stopped_by_somebody,
+};
 use lockstep_core::storm;
 use lockstep_core::validation::Validation;
-use lockstep_core::{ConfigRef, Pin};
+use lockstep_core::{ConfigRef, Entry, Pin};
 
 use super::{ConfigId, Index, Namespace, PolicyId, ReleaseId, Todo, Watched, WorkloadKey};
 use crate::facts::{ManagedFact, PodFact, PolicyFact, ReleaseFact, ResourceVersion, VersionFact, WorkloadFact};
@@ -20,6 +22,8 @@ use crate::facts::{ManagedFact, PodFact, PolicyFact, ReleaseFact, ResourceVersio
 pub struct ReleaseView {
     pub id: ReleaseId,
     pub fact: ReleaseFact,
+    /// What it is to move by now, if it has not started and says something else.
+    pub amended: Option<Box<Start>>,
     pub policy: Policy,
     pub members: Vec<Member>,
     /// The members' pods that are not ready, by their uid: as they were when that was seen.
@@ -28,8 +32,8 @@ pub struct ReleaseView {
     pub workloads: BTreeMap<ConsumerId, (WorkloadKey, WorkloadFact)>,
     pub blocked: Option<Block>,
     pub superseded_by: Option<String>,
-    /// Until when the newer release has to wait.
-    pub superseded_at: Option<Timestamp>,
+    /// What the newer release has to wait for.
+    pub successor_waits: Option<Wait>,
     pub is_overtaken: bool,
     pub has_succeeded: bool,
     pub held: Option<String>,
@@ -70,8 +74,11 @@ pub struct Lost {
 #[derive(Debug, Clone)]
 pub enum How {
     New,
-    /// A release that has not started takes them in.
-    Amend(Box<ReleaseFact>),
+    /// A release that has not started takes them in, and perhaps the place of one under way.
+    Amend {
+        release: Box<ReleaseFact>,
+        supersedes: Option<String>,
+    },
     /// A release under way is replaced.
     Supersede(String),
 }
@@ -104,6 +111,22 @@ impl Index {
     /// Whether another config of its consumers was changed, too, and is not read yet: it may belong to the same release.
     pub fn may_grow(&self, id: &ConfigId) -> bool {
         self.namespaces.get(&id.namespace).is_some_and(|namespace| namespace.may_grow(&id.config))
+    }
+
+    /// Whether two pieces of work start something that meets: begun at the same time, neither would know of the other.
+    pub fn cross(&self, one: &super::Work, other: &super::Work) -> bool {
+        use super::Work::{Release, Start};
+        match (one, other) {
+            (Start(one), Start(other)) if one.namespace == other.namespace => {
+                let namespace = self.namespaces.get(&one.namespace);
+                namespace.is_some_and(|namespace| namespace.go_together(&one.config, &other.config))
+            }
+            (Release(one), Release(other)) if one.namespace == other.namespace => {
+                let namespace = self.namespaces.get(&one.namespace);
+                namespace.is_some_and(|namespace| namespace.would_collide(&one.name, &other.name))
+            }
+            _ => false,
+        }
     }
 
     pub fn release(&self, id: &ReleaseId, now: Timestamp) -> Option<ReleaseView> {
@@ -513,7 +536,7 @@ impl Namespace {
     // --- which changes go together ---
 
     fn start(&self, namespace: &str, config: &ConfigRef) -> Option<Start> {
-        let wanted = self.candidates.get(config)?;
+        let wanted = self.candidate(config)?;
         if self.moving_to(config).as_ref() == Some(wanted) {
             return None;
         }
@@ -522,8 +545,11 @@ impl Namespace {
         let waiting = open.clone().find(|fact| !fact.is_under_way() && self.meets(fact, &group));
         let under_way = open.filter(|fact| fact.is_under_way() && fact.core.progress.phase != Phase::RollingBack);
         let replaced = under_way.clone().find(|fact| fact.core.configs().any(|own| own == config));
+        // A release takes the place of one other, at most.
+        let is_free = |fact: &&ReleaseFact| fact.object.spec.supersedes.is_none();
+        let replaced = replaced.filter(|_| waiting.as_ref().is_none_or(is_free));
         let mut targets: BTreeMap<ConfigRef, String> = BTreeMap::new();
-        for fact in waiting.into_iter().chain(replaced.filter(|_| waiting.is_none())) {
+        for fact in replaced.into_iter().chain(waiting) {
             targets.extend(fact.core.moves.iter().map(|step| (step.config.clone(), step.to.clone())));
         }
         // A config of another release under way waits for its end.
@@ -533,16 +559,22 @@ impl Namespace {
             others.any(|fact| fact.core.configs().any(|own| own == config))
         };
         let joined = group.into_iter().filter(|config| !elsewhere(config));
-        targets.extend(joined.filter_map(|config| Some((config.clone(), self.candidates.get(&config)?.clone()))));
+        targets.extend(joined.filter_map(|config| Some((config.clone(), self.candidate(&config)?.clone()))));
         let moves: Vec<Move> = targets.into_iter().filter_map(|(config, to)| self.step(config, to)).collect();
-        let first = moves.first()?.config.clone();
-        let how = match (waiting, replaced) {
-            (Some(waiting), _) => How::Amend(Box::new(waiting.clone())),
-            (None, Some(replaced)) => How::Supersede(replaced.core.name.clone()),
+        let supersedes = replaced.map(|replaced| replaced.core.name.clone());
+        let how = match (waiting, supersedes) {
+            (Some(waiting), supersedes) => How::Amend { release: Box::new(waiting.clone()), supersedes },
+            (None, Some(replaced)) => How::Supersede(replaced),
             (None, None) => How::New,
         };
+        let is_paused = replaced.is_some_and(|replaced| replaced.core.wishes.paused) && !self.goes_back(&moves);
+        self.start_with(namespace, moves, how, is_paused)
+    }
+
+    fn start_with(&self, namespace: &str, moves: Vec<Move>, how: How, is_paused: bool) -> Option<Start> {
+        let first = moves.first()?.config.clone();
         let name = match &how {
-            How::Amend(fact) => fact.core.name.clone(),
+            How::Amend { release, .. } => release.core.name.clone(),
             _ => self.next_name(&first),
         };
         let versions = moves.iter().filter_map(|step| self.versions.get(&step.config)).flat_map(BTreeMap::values);
@@ -552,10 +584,22 @@ impl Namespace {
             versions: versions.cloned().collect(),
             managed: self.managed.get(&first).cloned(),
             source_uid: self.source_uid(&first),
-            is_paused: replaced.is_some_and(|replaced| replaced.core.wishes.paused) && !self.goes_back(&moves),
+            is_paused,
             moves,
             how,
         })
+    }
+
+    /// Where a config wants to go, if it still may: what failed since it was last looked at is not tried again.
+    fn candidate(&self, config: &ConfigRef) -> Option<&String> {
+        let held = self.untried(config);
+        self.candidates.get(config).filter(|wanted| held.is_none_or(|held| held.object != **wanted))
+    }
+
+    /// What failed, and nobody wants to be tried again.
+    fn untried(&self, config: &ConfigRef) -> Option<&lockstep_api::Held> {
+        let retried = self.managed.get(config).and_then(|managed| managed.object.spec.retry.as_ref());
+        self.held(config).filter(|held| retried != Some(&held.release))
     }
 
     fn may_grow(&self, config: &ConfigRef) -> bool {
@@ -602,6 +646,23 @@ impl Namespace {
         group
     }
 
+    /// Whether two changes belong into one release, or would replace the same one.
+    fn go_together(&self, one: &ConfigRef, other: &ConfigRef) -> bool {
+        let moves_both = |fact: &ReleaseFact| {
+            let moved = configs_of(fact);
+            !fact.has_ended() && moved.contains(one) && moved.contains(other)
+        };
+        self.group(one).contains(other) || self.releases.values().any(moves_both)
+    }
+
+    /// Whether neither of two releases is under way, and only one may be. A person may have one opened again that had failed.
+    fn would_collide(&self, one: &str, other: &str) -> bool {
+        let may_begin =
+            |fact: &&ReleaseFact| !fact.is_under_way() && (!fact.has_ended() || fact.core.is_to_be_taken_back());
+        let waiting = |name: &str| self.releases.get(name).filter(may_begin);
+        waiting(one).zip(waiting(other)).is_some_and(|(one, other)| self.meets(one, &configs_of(other)))
+    }
+
     /// Whether a release shares a config or a consumer with a group.
     fn meets(&self, fact: &ReleaseFact, group: &BTreeSet<ConfigRef>) -> bool {
         let shares_config = fact.core.configs().any(|config| group.contains(config));
@@ -618,8 +679,10 @@ impl Namespace {
         let managed = self.managed.get(config).map(|managed| &managed.object);
         let retried = managed.and_then(|object| object.spec.retry.as_ref());
         let held = self.held(config).map(|held| &held.release);
+        let facts = self.releases.values().chain(self.lost.values());
+        let superseded = facts.filter_map(|fact| fact.object.spec.supersedes.as_ref());
         let names = self.releases.keys().chain(self.lost.keys()).chain(self.unreadable_releases());
-        let names = names.chain(retried).chain(held);
+        let names = names.chain(retried).chain(held).chain(superseded);
         let numbers = names.filter_map(|name| name.strip_prefix(&prefix)?.parse::<u64>().ok());
         // People may write Releases, too: with a number that has no successor, theirs is simply in the way.
         format!("{prefix}{}", numbers.max().unwrap_or(0).saturating_add(1))
@@ -667,22 +730,8 @@ impl Namespace {
             under_way.or_else(|| self.held_back(&members, &policy, budget, now).filter(|_| !self.is_asked_for(fact)))
         };
         let superseded_by = self.superseded_by(&fact.core.name).and_then(|name| self.releases.get(name));
-        let superseded_at = superseded_by.filter(|_| fact.is_under_way()).and_then(|newer| {
-            if newer.core.wishes.paused && newer.core.progress.started_at.is_none() {
-                return Some(Timestamp::MAX);
-            }
-            // What a person asked for waits for nothing else.
-            if self.is_asked_for(newer) {
-                return None;
-            }
-            let policy = self.policy_of(newer, default);
-            let members: Vec<Member> = self
-                .workloads_of(&newer.core)
-                .values()
-                .map(|workload| self.member(&newer.core, workload, &[], &policy, now))
-                .collect();
-            self.held_back(&members, &policy, budget, now)?.until()
-        });
+        let successor = superseded_by.filter(|_| fact.is_under_way());
+        let successor_waits = successor.and_then(|newer| self.successor_waits(fact, newer, default, budget, now));
         let broken_pods = pods.values().flatten().filter(|pod| !pod.unit.is_ready);
         ReleaseView {
             id: id.clone(),
@@ -691,7 +740,7 @@ impl Namespace {
             workloads: workloads.into_iter().map(|(key, fact)| (fact.id(), (key.clone(), fact.clone()))).collect(),
             blocked,
             superseded_by: superseded_by.map(|newer| newer.core.name.clone()),
-            superseded_at,
+            successor_waits,
             is_overtaken: self.is_overtaken(&fact.core),
             has_succeeded: !fact.core.moves.is_empty() && fact.core.moves.iter().all(is_done),
             held,
@@ -707,15 +756,69 @@ impl Namespace {
                 .collect(),
             managed,
             policy,
+            amended: self.amended(&id.namespace, fact).map(Box::new),
             fact: fact.clone(),
         }
     }
 
+    /// What keeps the release that is to take its place from starting.
+    fn successor_waits(
+        &self,
+        fact: &ReleaseFact,
+        newer: &ReleaseFact,
+        default: &Policy,
+        budget: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Wait> {
+        if newer.core.wishes.paused && newer.core.progress.started_at.is_none() {
+            return Some(Wait::For("once that is resumed".to_owned()));
+        }
+        let policy = self.policy_of(newer, default);
+        let workloads = self.workloads_of(&newer.core);
+        let members: Vec<Member> =
+            workloads.values().map(|workload| self.member(&newer.core, workload, &[], &policy, now)).collect();
+        // One that is about to give up its own place, perhaps for one that waits for ours, is not waited for.
+        let is_in_the_way = |other: &&ReleaseFact| other.core.name != fact.core.name && !self.is_superseded(other);
+        if let Some(other) = self.under_way_with(newer, &members).find(is_in_the_way) {
+            return Some(Wait::For(format!("once release {} has ended", other.core.name)));
+        }
+        if let Some(stopped) = stopped_by_somebody(&newer.core, &members, &fact.core.progress.consumers) {
+            return Some(Wait::For(format!("later, and waits for {stopped}")));
+        }
+        // What a person asked for waits for nothing else.
+        let held_back = self.held_back(&members, &policy, budget, now).filter(|_| !self.is_asked_for(newer));
+        held_back?.until().map(Wait::Until)
+    }
+
+    /// What a release that has not started is to move by now: from what is current, and nothing that became current or failed meanwhile.
+    fn amended(&self, namespace: &str, fact: &ReleaseFact) -> Option<Start> {
+        if fact.has_ended() || fact.is_under_way() {
+            return None;
+        }
+        let moves: Vec<Move> =
+            fact.core.moves.iter().filter_map(|step| self.up_to_date(step, &fact.core.name)).collect();
+        if moves.is_empty() || moves == fact.core.moves {
+            return None;
+        }
+        let how = How::Amend { release: Box::new(fact.clone()), supersedes: None };
+        self.start_with(namespace, moves, how, false)
+    }
+
+    fn up_to_date(&self, step: &Move, release: &str) -> Option<Move> {
+        let Some(now) = self.step(step.config.clone(), step.to.clone()) else { return Some(step.clone()) };
+        let is_current = now.from == now.to && step.from != step.to;
+        let has_failed =
+            self.untried(&step.config).is_some_and(|held| held.object == step.to && held.release != release);
+        (!is_current && !has_failed).then_some(now)
+    }
+
     /// Whether one of its configs is about to move to another version: it is wanted, or offered to whoever joins.
     fn is_overtaken(&self, release: &Release) -> bool {
+        // What a release moves that waits for the end of this one is not waited for.
+        let waits = |config: &ConfigRef| self.moving(config).any(|(fact, _)| !fact.is_under_way());
         release.moves.iter().any(|step| {
             let wanted = self.candidates.get(&step.config).cloned().or_else(|| self.entry(&step.config).next);
-            wanted.is_some_and(|wanted| wanted != step.to)
+            wanted.is_some_and(|wanted| wanted != step.to) && !waits(&step.config)
         })
     }
 
@@ -786,16 +889,56 @@ impl Namespace {
         if last.is_some_and(took_back) { Stranded::ForGood } else { Stranded::Somebody }
     }
 
-    /// Another release under way that moves one of its consumers, or one of its configs.
+    /// What the table says is on its way, or offers, if consumers have it and no release knows of it: that was lost, or the change was taken
+    /// back before there was one.
+    pub(super) fn left_behind(&self, config: &ConfigRef) -> Option<String> {
+        let mut open = self.releases.values().filter(|fact| !fact.has_ended()).chain(self.lost.values());
+        if open.any(|fact| fact.core.configs().any(|own| own == config)) {
+            return None;
+        }
+        let released = self.managed.get(config).and_then(ManagedFact::released);
+        let held = self.held(config).map(|held| held.object.as_str());
+        let has_it =
+            |fact: &WorkloadFact, object: &str| fact.pins.get(config).is_some_and(|pin| pin.to_string() == object);
+        let is_left = |object: &String| {
+            let is_another = ![released, held].contains(&Some(object));
+            is_another && self.changeable(config).any(|(_, fact)| has_it(fact, object))
+        };
+        let Entry { moving, next, .. } = self.entry(config);
+        moving.into_iter().chain(next).find(is_left)
+    }
+
+    /// What must end before it may start: another release under way, or one that takes over from such a release, and whose consumers nobody
+    /// looks after before it starts.
     fn overlapping(&self, fact: &ReleaseFact, members: &[Member]) -> Option<&ReleaseFact> {
-        let consumers: BTreeSet<&ConsumerId> = members.iter().map(|member| &member.consumer).collect();
-        self.releases.values().find(|other| {
-            let records = &other.core.progress.consumers;
-            other.core.name != fact.core.name
-                && other.is_under_way()
-                && (records.iter().any(|record| consumers.contains(&record.consumer))
-                    || other.core.configs().any(|config| fact.core.configs().any(|own| own == config)))
+        let configs = configs_of(fact);
+        let goes_first = |other: &&ReleaseFact| {
+            other.core.name != fact.core.name && self.takes_over(other) && self.meets(other, &configs)
+        };
+        let heirs = || self.releases.values().filter(|_| !self.takes_over(fact)).find(goes_first);
+        self.under_way_with(fact, members).next().or_else(heirs)
+    }
+
+    /// The other releases under way that move one of its consumers, or one of its configs.
+    fn under_way_with(&self, fact: &ReleaseFact, members: &[Member]) -> impl Iterator<Item = &ReleaseFact> {
+        let consumers: BTreeSet<ConsumerId> = members.iter().map(|member| member.consumer.clone()).collect();
+        let (name, configs) = (fact.core.name.clone(), configs_of(fact));
+        let others = self.releases.values().filter(move |other| other.core.name != name && other.is_under_way());
+        others.filter(move |other| {
+            let mut records = other.core.progress.consumers.iter();
+            records.any(|record| consumers.contains(&record.consumer))
+                || other.core.configs().any(|config| configs.contains(config))
         })
+    }
+
+    /// Whether it has not started, and takes the place of one that had.
+    fn takes_over(&self, fact: &ReleaseFact) -> bool {
+        let earlier = fact.object.spec.supersedes.as_ref().and_then(|name| self.releases.get(name));
+        let is_left = |earlier: &ReleaseFact| {
+            let progress = &earlier.core.progress;
+            progress.phase == Phase::Superseded && progress.started_at.is_some()
+        };
+        !fact.has_ended() && !fact.is_under_way() && earlier.is_some_and(is_left)
     }
 
     /// Whom another release moves right now, or has moved since this one with a config of its, and not back.
@@ -980,6 +1123,10 @@ impl Namespace {
     }
 }
 
+fn configs_of(fact: &ReleaseFact) -> BTreeSet<ConfigRef> {
+    fact.core.configs().cloned().collect()
+}
+
 /// How far the other one is with the template of this one.
 fn rollout_by(stand_in: &WorkloadFact, fact: &WorkloadFact) -> Rollout {
     let has_seen = stand_in.stands_in_for.as_ref().is_some_and(|other| other.observed >= fact.generation);
@@ -1123,6 +1270,115 @@ mod tests {
         assert_eq!(namespace.is_stranded(&config("app")), Stranded::Nobody);
     }
 
+    fn waiting(number: i64, supersedes: Option<&str>) -> ReleaseFact {
+        let mut fact = release(number, "Pending", "Waiting");
+        (fact.core.progress.started_at, fact.core.progress.ended_at) = (None, None);
+        fact.object.spec.supersedes = supersedes.map(str::to_owned);
+        fact
+    }
+
+    fn released(name: &str, current: &str) -> ManagedFact {
+        let mut fact = managed(name, "");
+        fact.object.status.as_mut().unwrap().current =
+            serde_json::from_value(serde_json::json!({"version": "1.0.0", "number": 1, "object": current})).unwrap();
+        fact
+    }
+
+    #[test]
+    fn of_two_releases_that_meet_only_one_is_started_at_a_time() {
+        let mut namespace = Namespace::default();
+        namespace.apply_release("configmap-app-1", waiting(1, None));
+        namespace.apply_release("configmap-app-2", waiting(2, None));
+        assert!(namespace.would_collide("configmap-app-1", "configmap-app-2"));
+        let mut other = waiting(3, None);
+        other.core.moves[0].config = config("other");
+        namespace.apply_release("configmap-other-3", other);
+        assert!(!namespace.would_collide("configmap-app-1", "configmap-other-3"), "they have nothing in common");
+        namespace.apply_release("configmap-app-1", release(1, "Progressing", "Rolling"));
+        assert!(!namespace.would_collide("configmap-app-1", "configmap-app-2"), "the other one waits for it");
+        let mut failed = release(1, "Failed", "Rolling");
+        failed.core.wishes.abort = true;
+        namespace.apply_release("configmap-app-1", failed);
+        assert!(namespace.would_collide("configmap-app-1", "configmap-app-2"), "a person opens it again");
+    }
+
+    #[test]
+    fn what_takes_the_place_of_a_release_under_way_goes_before_others() {
+        let mut namespace = Namespace::default();
+        let (heir, other) = (waiting(2, Some("configmap-app-1")), waiting(3, None));
+        namespace.apply_release("configmap-app-1", superseded(1, "Rolling"));
+        namespace.apply_release("configmap-app-2", heir.clone());
+        namespace.apply_release("configmap-app-3", other.clone());
+        let waits_for = |fact| namespace.overlapping(fact, &[]).map(|other| other.core.name.as_str());
+        assert_eq!(waits_for(&other), Some("configmap-app-2"));
+        assert_eq!(waits_for(&heir), None);
+    }
+
+    #[test]
+    fn a_change_that_failed_meanwhile_is_not_released_with_another() {
+        let mut namespace = Namespace::default();
+        namespace.candidates.insert(config("app"), "app-2".into());
+        assert!(namespace.candidate(&config("app")).is_some());
+        let mut failed = managed("app", "configmap-app-1");
+        namespace.apply_managed("configmap-app", failed.clone());
+        assert_eq!(namespace.candidate(&config("app")), None);
+        failed.object.spec.retry = Some("configmap-app-1".into());
+        namespace.apply_managed("configmap-app", failed);
+        assert!(namespace.candidate(&config("app")).is_some(), "somebody wants it tried again");
+    }
+
+    #[test]
+    fn a_release_that_waits_goes_from_what_is_current_when_it_starts() {
+        let mut namespace = Namespace::default();
+        namespace.apply_managed("configmap-app", released("app", "app-1"));
+        let mut fact = waiting(2, None);
+        fact.core.moves[0].to = "app-0".into();
+        fact.core.moves[0].from = "app-0".into();
+        let moves = |fact: &ReleaseFact| namespace.amended("n", fact).map(|start| start.moves);
+        let back = Move { config: config("app"), from: "app-1".into(), to: "app-0".into() };
+        assert_eq!(moves(&fact), Some(vec![back.clone()]), "it was to take back what has succeeded since");
+        fact.core.moves = vec![back];
+        assert_eq!(moves(&fact), None);
+        fact.core.progress.started_at = Some(Timestamp::UNIX_EPOCH);
+        fact.core.moves[0].from = "app-0".into();
+        assert_eq!(moves(&fact), None, "what has started keeps its goal");
+    }
+
+    #[test]
+    fn a_release_that_waits_drops_what_failed_or_became_current_meanwhile() {
+        let mut namespace = Namespace::default();
+        let mut failed = released("app", "app-0");
+        failed.object.status.as_mut().unwrap().held =
+            managed("app", "configmap-app-1").object.status.and_then(|status| status.held);
+        namespace.apply_managed("configmap-app", failed);
+        namespace.apply_managed("configmap-done", released("done", "done-2"));
+        namespace.apply_managed("configmap-other", released("other", "other-1"));
+        let step = |name: &str| Move { config: config(name), from: format!("{name}-1"), to: format!("{name}-2") };
+        let mut fact = waiting(3, None);
+        fact.core.moves = vec![step("app"), step("done"), step("other")];
+        let amended = namespace.amended("n", &fact).map(|start| start.moves);
+        assert_eq!(amended, Some(vec![step("other")]));
+    }
+
+    #[test]
+    fn whoever_has_what_is_on_its_way_is_left_behind_once_no_release_knows_of_it() {
+        let mut namespace = Namespace::default();
+        namespace.apply_managed("configmap-app", released("app", "app-0"));
+        namespace.apply_workload(0, "web", Some(consumer("configmap/app=app-1")));
+        assert_eq!(namespace.left_behind(&config("app")), None, "the table says nothing of it");
+        let table = serde_json::json!({
+            "apiVersion": "lockstep.dev/v1alpha1",
+            "kind": "PinTable",
+            "metadata": {"name": "lockstep", "namespace": "n", "resourceVersion": "1"},
+            "spec": {"current": {"configmap/app": "app-0"}, "moving": {"configmap/app": "app-1"}},
+        });
+        let table = crate::facts::TableFact::read(&serde_json::from_value(table).unwrap());
+        namespace.apply_table(Some(std::sync::Arc::new(table)));
+        assert_eq!(namespace.left_behind(&config("app")).as_deref(), Some("app-1"));
+        namespace.apply_release("configmap-app-1", release(1, "RollingBack", "Rolling"));
+        assert_eq!(namespace.left_behind(&config("app")), None, "it is put back");
+    }
+
     #[test]
     fn what_ended_before_it_started_takes_nobodys_place() {
         let mut namespace = Namespace::default();
@@ -1136,6 +1392,15 @@ mod tests {
         namespace.apply_release("configmap-app-2", second);
         assert_eq!(namespace.superseded_by("configmap-app-1"), None);
         assert_eq!(namespace.moving_to(&config("app")).as_deref(), Some("app-1"), "it goes on");
+    }
+
+    #[test]
+    fn a_name_that_a_release_took_the_place_of_is_not_given_again() {
+        let mut namespace = Namespace::default();
+        let mut heir = waiting(1, Some("configmap-app-4"));
+        heir.core.name = "configmap-other-1".into();
+        namespace.apply_release("configmap-other-1", heir);
+        assert_eq!(namespace.next_name(&config("app")), "configmap-app-5", "it would take its place, too");
     }
 
     #[test]
@@ -1167,15 +1432,15 @@ mod tests {
         second.core.progress.started_at = None;
         second.object.spec.supersedes = Some("configmap-app-1".into());
         namespace.apply_release("configmap-app-1", first.clone());
-        let superseded_at = |namespace: &Namespace| {
+        let successor_waits = |namespace: &Namespace| {
             let id = ReleaseId { namespace: "n".into(), name: "configmap-app-1".into() };
-            namespace.release_view(&id, &first, &Policy::default(), None, Timestamp::UNIX_EPOCH).superseded_at
+            namespace.release_view(&id, &first, &Policy::default(), None, Timestamp::UNIX_EPOCH).successor_waits
         };
         namespace.apply_release("configmap-app-2", second.clone());
-        assert_eq!(superseded_at(&namespace), Some(Timestamp::MAX));
+        assert!(matches!(successor_waits(&namespace), Some(Wait::For(_))));
         second.core.wishes.paused = false;
         namespace.apply_release("configmap-app-2", second);
-        assert_eq!(superseded_at(&namespace), None, "what a person asked for waits for nothing else");
+        assert_eq!(successor_waits(&namespace), None, "what a person asked for waits for nothing else");
     }
 
     #[test]

@@ -157,17 +157,27 @@ pub(super) const CONSUMERS: EndRule = EndRule {
     name: "every_consumer_runs_what_is_current",
     says: "every consumer's template has what is current, in all that it uses, or there is a reason: a release, a failure, a person",
     check: |seen| {
-        followed(seen).into_iter().find_map(|(namespace, config, _)| {
-            let managed = managed(seen, &namespace, &config)?;
+        followed(seen).into_iter().find_map(|(namespace, config, source)| {
+            // What is refused is not released, whoever has it by now.
+            let managed = managed(seen, &namespace, &config).filter(|managed| !is_refused(managed))?;
+            let failed = failed(seen, managed, &source);
             let current = managed.value["status"]["current"]["object"].as_str()?.to_owned();
             let users = consumers(seen, &namespace).filter(|workload| references(workload).contains(&config));
             let mut others = users.filter(|workload| !runs(seen, workload, &config, &current));
-            let workload = others.find(|workload| !is_explained(seen, workload, &config))?;
+            let is_left = |workload: &Object| failed.is_some() && pinned(&pins(workload), &config) == failed;
+            let workload = others.find(|workload| !is_left(workload) && !is_explained(seen, workload, &config))?;
             let has = pinned(&pins(workload), &config).unwrap_or("no pin".to_owned());
             Some(format!("{} has {has} of {config}, and {current} is current: nobody says why", workload.key))
         })
     },
 };
+
+/// The version that failed, and that the config holds all the same: whoever has it is left to a person, also if its release is gone.
+fn failed(seen: &Seen, managed: &Object, source: &Object) -> Option<String> {
+    let held = managed.value["status"]["held"]["object"].as_str()?;
+    let version = seen.get(source.key.kind, &source.key.namespace, held)?;
+    (version.value["data"] == source.value["data"]).then(|| held.to_owned())
+}
 
 /// Whether a workload's pods get what is current, in all that they use of it.
 fn runs(seen: &Seen, workload: &Object, config: &ConfigRef, current: &str) -> bool {

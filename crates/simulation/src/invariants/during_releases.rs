@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use lockstep_api::ReleaseCondition;
 use lockstep_core::ConfigRef;
-use lockstep_core::release::{Phase, Record, Release, State};
+use lockstep_core::release::{Move, Phase, Record, Release, State};
 
 use super::reading::{config_kind, phase, pinned, pins, release, source_key, table, template};
 use super::{ChangeRule, Seen};
@@ -134,7 +134,9 @@ pub(super) const BACK: ChangeRule = ChangeRule {
             let key = Key::new(kind, &change.key.namespace, &record.consumer.name);
             let workload = seen.objects.get(&key).filter(|_| !was_touched(seen, &key))?;
             let now = pins(workload);
-            let steps = release.moves.iter().filter(|step| record.configs.contains(&step.config));
+            // What is current all the time is no version that it moved to: whoever has it is back.
+            let is_its = |step: &&Move| step.from != step.to && record.configs.contains(&step.config);
+            let steps = release.moves.iter().filter(is_its);
             let mut left = steps.filter(|step| {
                 let before = pinned(&record.pins_before, &step.config);
                 pinned(&now, &step.config).as_ref() == Some(&step.to) && before.as_ref() != Some(&step.to)
@@ -153,8 +155,8 @@ fn ends_as(change: &Change, phases: &[Phase]) -> Option<Release> {
     (phases.contains(&is) && was != Some(is)).then(|| release(after)).flatten()
 }
 
-/// How long a change of a workload may take to be seen: watches may stall for as long.
-const LAG_SECONDS: i64 = 60;
+/// How long a change may take to be seen: watches may stall for as long.
+pub(super) const LAG_SECONDS: i64 = 60;
 
 fn was_touched(seen: &Seen, workload: &Key) -> bool {
     let touched = seen.touched.get(workload).and_then(|touched| touched.at_all);

@@ -4,8 +4,8 @@ use lockstep_core::release::{Phase, State};
 use lockstep_core::{ConfigRef, Pins, names};
 
 use super::reading::{
-    CONSUMERS, Version, config_kind, consumer_id, controller, managed, open_releases, pinned, pins, record, references,
-    source_key, table,
+    CONSUMERS, Version, config_kind, consumer_id, controller, known_releases, managed, pinned, pins, record,
+    references, source_key, table,
 };
 use super::{ChangeRule, Seen};
 use crate::kinds::Kind;
@@ -79,7 +79,7 @@ pub(super) const RECORDED: ChangeRule = ChangeRule {
         let workload = change.before.as_ref()?;
         let changed = repinned(change);
         let releases: Vec<_> =
-            if changed.is_empty() { Vec::new() } else { open_releases(seen, &change.key.namespace).collect() };
+            if changed.is_empty() { Vec::new() } else { known_releases(seen, &change.key.namespace).collect() };
         let consumer = consumer_id(workload);
         for (config, was, is) in changed {
             let is_told = releases.iter().any(|release| {
@@ -130,7 +130,7 @@ pub(super) const HELD: ChangeRule = ChangeRule {
                 record(release, &consumer)
                     .is_some_and(|record| pinned(&record.pins_before, &config).as_ref() == Some(&is))
             };
-            if !open_releases(seen, &change.key.namespace).any(|release| had_it(&release)) {
+            if !known_releases(seen, &change.key.namespace).any(|release| had_it(&release)) {
                 return Some(format!("{:?} pins {} to {is} of {config}", change.by, change.key));
             }
         }

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::ops::Index;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use lockstep_core::references::content_configs;
 use lockstep_core::release::{ConsumerId, Phase, Record, Release};
 use lockstep_core::{ConfigKind, ConfigRef, Pin, Pins, names};
 use serde_json::Value;
 
 use super::Seen;
+use super::during_releases::LAG_SECONDS;
 use crate::kinds::{Key, Kind};
 use crate::store::{Change, Object};
 
@@ -139,6 +141,14 @@ pub(super) fn record<'a>(release: &'a Release, consumer: &ConsumerId) -> Option<
 pub(super) fn open_releases<'a>(seen: &'a Seen, namespace: &'a str) -> impl Iterator<Item = Release> + use<'a> {
     let is_open = |object: &&Arc<Object>| !phase(object).has_ended();
     seen.list(Kind::Release, namespace).filter(is_open).filter_map(|object| release(object))
+}
+
+/// The open releases that an operator may know: also those that somebody deleted a moment ago.
+pub(super) fn known_releases<'a>(seen: &'a Seen, namespace: &'a str) -> impl Iterator<Item = Release> + use<'a> {
+    let is_fresh = |at: Timestamp| seen.now.duration_since(at).as_secs() < LAG_SECONDS;
+    let deleted = seen.deleted.iter().filter(move |(at, object)| is_fresh(*at) && object.key.namespace == namespace);
+    let deleted = deleted.filter(|(_, object)| !phase(object).has_ended()).filter_map(|(_, object)| release(object));
+    open_releases(seen, namespace).chain(deleted)
 }
 
 pub(super) fn phase(release: &Object) -> Phase {

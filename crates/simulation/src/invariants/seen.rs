@@ -47,6 +47,8 @@ pub struct Seen {
     pub pinned_since: BTreeMap<Key, Timestamp>,
     /// The phases that each release was seen in, by namespace and name.
     pub phases: BTreeMap<(String, String), BTreeSet<String>>,
+    /// The releases that people deleted, as they were, and when.
+    pub deleted: Vec<(Timestamp, Arc<Object>)>,
     /// Who holds the lease.
     pub leader: Option<String>,
     /// Up to when the starts of containers were looked at.
@@ -146,6 +148,8 @@ impl Seen {
         if let Some(release) = &change.after {
             let phase = release.value["status"]["phase"].as_str().unwrap_or("Pending").to_owned();
             self.phases.entry(key).or_default().insert(phase);
+        } else if let Some(release) = change.before.as_ref().filter(|_| matches!(change.by, Writer::User(_))) {
+            self.deleted.push((change.at, Arc::clone(release)));
         }
     }
 

@@ -41,13 +41,27 @@ impl Machine<'_> {
         } else if policy.automatic_rollback {
             self.give_up(reason, Phase::RolledBack);
         } else {
-            self.actions.push(Action::Hold { reason: reason.clone() });
-            let config = self.release().configs().next().map(ToString::to_string).unwrap_or_default();
-            let told = format!(
-                "The policy leaves the rollback to a person: `lockstep abort {config}` puts the old version back"
-            );
-            self.enter(Phase::Failed, format!("{reason}. {told}"));
+            self.leave_to_a_person(&reason);
         }
+    }
+
+    /// Its versions are held because of it, and it could not record that.
+    pub(super) fn give_up_again(&mut self, reason: String) {
+        if self.is_aborted() {
+            self.give_up(reason, Phase::Aborted);
+        } else if self.observed.policy.automatic_rollback {
+            self.give_up(reason, Phase::RolledBack);
+        } else {
+            self.leave_to_a_person(&reason);
+        }
+    }
+
+    fn leave_to_a_person(&mut self, reason: &str) {
+        self.actions.push(Action::Hold { reason: reason.to_owned() });
+        let config = self.release().configs().next().map(ToString::to_string).unwrap_or_default();
+        let told =
+            format!("The policy leaves the rollback to a person: `lockstep abort {config}` puts the old version back");
+        self.enter(Phase::Failed, format!("{reason}. {told}"));
     }
 
     /// From here on there is only the way back.
@@ -164,7 +178,8 @@ impl Machine<'_> {
             record.has_joined && self.observed.policy.joining.on_failure == JoinedFailure::Hold && !is_aborted;
         self.follow_references(record, member);
         let target = self.release().target(&member.pins, record);
-        let has_it = self.has_some_of_it(record, &member.pins);
+        // An earlier release may have moved it, whose place this one took.
+        let has_it = self.has_some_of_it(record, &member.pins) || record.before.moved_at.is_some();
         match record.state {
             // It was never moved: how it does is its own matter.
             State::Waiting if !has_it => {
@@ -178,7 +193,8 @@ impl Machine<'_> {
         }
         let restored = Release::restored(&member.pins, record);
         // Of a release of several configs it may have joined a part.
-        let may_write = target == member.pins || (has_it && matches!(record.state, State::Waiting | State::Restoring));
+        let is_unmoved = matches!(record.state, State::Waiting | State::Pinning | State::Restoring);
+        let may_write = target == member.pins || (has_it && is_unmoved);
         if may_write && restored != member.pins {
             let is_refused = self.observed.refused.contains_key(&record.consumer);
             if record.state != State::Restoring || !is_refused {

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use super::{Failure, Machine, RECHECK, ROLLOUT, STATEFUL_SET, after};
 use crate::gate;
-use crate::health::{self, Goal, Health, Rollout, Unit, Verdict};
-use crate::release::{Action, Block, Counts, Gate, Member, Observed, Phase, Record, Stage, State, Step};
+use crate::health::{self, Before, Goal, Health, Rollout, Unit, Verdict};
+use crate::release::{Action, Block, Counts, Gate, Member, Observed, Phase, Record, Stage, State, Step, Wait};
 
 impl Machine<'_> {
     pub(super) fn go_on(mut self) -> Step {
@@ -15,17 +13,18 @@ impl Machine<'_> {
             self.end_well();
             return self.finish();
         }
+        // It had given up already, whatever happened since.
+        if let Some(reason) = self.observed.held {
+            self.give_up_again(reason.to_owned());
+            return self.finish();
+        }
         let newer = self.observed.superseded_by;
-        if let Some(newer) = newer.filter(|_| self.observed.superseded_at.is_none()) {
+        if let Some(newer) = newer.filter(|_| self.observed.successor_waits.is_none()) {
             self.enter(Phase::Superseded, format!("release {newer} took its place"));
             return self.finish();
         }
         if self.is_aborted() {
             self.give_up("aborted by a person".to_owned(), Phase::Aborted);
-            return self.finish();
-        }
-        if let Some(reason) = self.observed.held {
-            self.give_up(reason.to_owned(), Phase::RolledBack);
             return self.finish();
         }
         if !self.observed.can_judge {
@@ -41,8 +40,8 @@ impl Machine<'_> {
             self.enter(Phase::Paused, reason);
         } else if let Some(Block::Unreadable(what)) = &self.observed.blocked {
             self.enter(Phase::Paused, format!("{what}; {}", self.despite_all()));
-        } else if let Some((newer, at)) = newer.zip(self.observed.superseded_at) {
-            self.await_successor(newer, at);
+        } else if let Some((newer, wait)) = newer.zip(self.observed.successor_waits.as_ref()) {
+            self.await_successor(newer, wait);
         } else {
             self.advance();
         }
@@ -78,10 +77,16 @@ impl Machine<'_> {
     }
 
     /// Nobody wants it any more, but what was moved must not be left alone either.
-    fn await_successor(&mut self, newer: &str, at: Timestamp) {
-        let when = if at == Timestamp::MAX { "once that is resumed".to_owned() } else { format!("at {at:.0}") };
+    fn await_successor(&mut self, newer: &str, wait: &Wait) {
+        let when = match wait {
+            Wait::Until(at) => {
+                self.wake_at(*at);
+                format!("at {at:.0}")
+            }
+            Wait::For(what) => what.clone(),
+        };
         self.progress.reason = format!("release {newer} takes its place {when}; {}", self.despite_all());
-        self.wake_at(at.min(after(self.now, RECHECK)));
+        self.wake_at(after(self.now, RECHECK));
     }
 
     /// Brings every record up to date. The first failure stops it.
@@ -106,8 +111,7 @@ impl Machine<'_> {
         let is_pinned = self.release().target(&member.pins, record) == member.pins;
         // Recreated: it starts from nothing, like one that has not been seen before.
         if record.state == State::Gone {
-            record.state = State::Waiting;
-            record.before.broken = 0;
+            (record.state, record.before) = (State::Waiting, Before::default());
         }
         match record.state {
             // Who was left alone and has its pins again was only overwritten for a moment, by a manifest that knew nothing of them.

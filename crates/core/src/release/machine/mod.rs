@@ -15,6 +15,8 @@ use super::{Action, ConsumerId, Counts, Member, Move, Observed, Phase, Progress,
 use crate::health::{self, Before};
 use crate::pins::{Pin, Pins};
 
+pub use start::stopped_by_somebody;
+
 /// How many consumers a sentence names.
 const LISTED: usize = 5;
 const ROLLOUT: &str = "Rollout";
@@ -139,7 +141,7 @@ impl<'a> Machine<'a> {
                 );
                 configs.sort();
                 configs.dedup();
-                (old.pins_before.clone(), old.template_before.clone(), old.before, old.has_joined)
+                (self.pins_before(old, member), old.template_before.clone(), self.before(old), old.has_joined)
             }
             // Behind a gate of ours it did not join: a release moved it of which nothing is known any more.
             None if is_there => (self.pins_from(member), member.template.clone(), Before::default(), !member.is_gated),
@@ -169,6 +171,25 @@ impl<'a> Machine<'a> {
             unjudged: None,
             health: Counts::default(),
         })
+    }
+
+    /// What it had before an earlier release moved it. Of what that one did not move, it may have got other versions since.
+    fn pins_before(&self, old: &Record, member: &'a Member) -> Pins {
+        let mut pins = self.pins_from(member);
+        for config in &old.configs {
+            pins.put(config, old.pins_before.get(config));
+        }
+        pins
+    }
+
+    /// How it did before an earlier release, and when that moved it: what it has then is not its own until this one is done with it.
+    fn before(&self, old: &Record) -> Before {
+        let moved_at = match old.state {
+            State::LeftAlone | State::Gone | State::Restored => None,
+            State::Waiting => old.before.moved_at,
+            _ => old.before.moved_at.or(Some(self.now)),
+        };
+        Before { moved_at, ..old.before }
     }
 
     /// What it had before a release of which nothing is known any more left it with what failed. If that is no config of ours, it is broken

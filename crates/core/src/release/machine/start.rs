@@ -1,7 +1,7 @@
 //! Before a release starts: what it waits for, and what stops it for good.
 
 use super::Machine;
-use crate::release::{Action, Block, Member, Phase, Stage, Step};
+use crate::release::{Action, Block, Member, Phase, Record, Release, Stage, Step};
 
 /// A record has some 300 bytes, up to 600 with long names, and the API server stores 1.5 MiB at most.
 const MAX_CONSUMERS: usize = 2500;
@@ -24,8 +24,8 @@ impl Machine<'_> {
             self.enter(Phase::Paused, paused);
         } else if let Some(block) = self.observed.blocked.clone() {
             self.wait_for(&block);
-        } else if let Some(reason) = self.is_stopped_by_somebody() {
-            self.enter(Phase::Pending, reason);
+        } else if let Some(stopped) = self.is_stopped_by_somebody() {
+            self.enter(Phase::Pending, format!("waits for {stopped}"));
         } else if self.takes_nothing_back() {
             self.enter(Phase::Superseded, "the change was taken back before it started");
         } else if let Some(reason) = self.is_too_large() {
@@ -40,16 +40,8 @@ impl Machine<'_> {
         self.finish()
     }
 
-    /// What a person has stopped is not started again by a change of config. What goes back to exactly what it was starts nothing.
     fn is_stopped_by_somebody(&self) -> Option<String> {
-        let goes_back = |member: &&Member| {
-            let mut known = self.observed.inherited.iter();
-            let record = known.find(|record| record.consumer == member.consumer && !record.has_joined);
-            self.release().takes_back() && record.is_some_and(|record| record.template_before == member.template)
-        };
-        let moved = self.observed.members.iter().filter(|member| !member.concerned.is_empty());
-        let mut started = moved.filter(|member| !goes_back(member));
-        started.find_map(|member| Some(format!("waits for {}: {}", member.consumer, member.rollout.stopped.as_ref()?)))
+        stopped_by_somebody(self.release(), self.observed.members, self.observed.inherited)
     }
 
     fn is_too_large(&self) -> Option<String> {
@@ -107,4 +99,15 @@ impl Machine<'_> {
         self.progress.wave = wave.unwrap_or(0);
         self.enter(Phase::Progressing, String::new());
     }
+}
+
+/// What a person has stopped is not started again by a change of config. What goes back to exactly what it was starts nothing.
+pub fn stopped_by_somebody(release: &Release, members: &[Member], inherited: &[Record]) -> Option<String> {
+    let goes_back = |member: &&Member| {
+        let record = inherited.iter().find(|record| record.consumer == member.consumer && !record.has_joined);
+        release.takes_back() && record.is_some_and(|record| record.template_before == member.template)
+    };
+    let moved = members.iter().filter(|member| !member.concerned.is_empty());
+    let mut started = moved.filter(|member| !goes_back(member));
+    started.find_map(|member| Some(format!("{}: {}", member.consumer, member.rollout.stopped.as_ref()?)))
 }
