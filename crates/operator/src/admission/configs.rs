@@ -23,7 +23,7 @@ use lockstep_api::{Choice, GivenName, PinTable, ReleasePolicy, VersionSummary, V
 use lockstep_core::config::is_object_name;
 use lockstep_core::digest::MAX_CONFIG_NAME_LENGTH;
 use lockstep_core::validation::Validation;
-use lockstep_core::{ConfigKind, ConfigRef, Digest, DigestKey, Entry, VersionName, names};
+use lockstep_core::{ConfigRef, Digest, DigestKey, Entry, VersionName, names};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -314,6 +314,7 @@ fn is_misnamed(change: &Change, versions: &[VersionSummary], names: &[GivenName]
 mod tests {
     use std::collections::BTreeMap;
 
+    use lockstep_core::ConfigKind;
     use lockstep_core::digest::Content as Digestible;
     use serde_json::json;
 

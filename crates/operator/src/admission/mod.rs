@@ -115,11 +115,11 @@ impl Options {
 /// Runs until `stop`, and a little longer: whoever still asks gets an answer.
 pub async fn run(options: Options, surroundings: Surroundings, stop: impl Future<Output = ()>) -> Result<()> {
     offer::report(&surroundings.client, options.mode).await;
-    if !options.endpoints().is_empty() {
-        serve(&options, surroundings, stop).await
-    } else {
+    if options.endpoints().is_empty() {
         stop.await;
         Ok(())
+    } else {
+        serve(&options, surroundings, stop).await
     }
 }
 

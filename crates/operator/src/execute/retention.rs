@@ -167,7 +167,7 @@ impl Executor {
     }
 }
 
-/// The pods that nobody holds a version for. What made a pod does not, if it is pinned to another version by now: a ReplicationController lets
+/// The pods that nobody holds a version for. What made a pod does not, if it is pinned to another version by now: a `ReplicationController` lets
 /// its pods run on.
 fn strays(version: &Owned<'_>, pods: &[PodHolder], change: &Change) -> Vec<OwnerReference> {
     let is_added = |uid: &String| matches!(change, Change::SetOwners { add, .. } if add.contains(uid));
