@@ -340,8 +340,8 @@ fn plan_change(
         actions.push(Action::Reject { version: wanted.object.clone(), reason: reason.clone() });
         return;
     }
-    // What somebody chose, in place of what the source has, is not tried again either.
-    let has_changed = |held: &Held| held.is_outdated || ![&wanted.object, &target].contains(&&held.object);
+    // What somebody chose failed as well as what the config says: neither is tried again by itself.
+    let has_changed = |held: &Held| held.is_outdated || (held.object != wanted.object && held.object != target);
     // What somebody still has is not let go: it says why they are not well.
     let is_left = |held: &Held| observed.stranded != Stranded::Nobody && held.object != target;
     if source.is_some() && managed.held.as_ref().is_some_and(|held| has_changed(held) && !is_left(held)) {
@@ -528,6 +528,18 @@ mod tests {
         assert_eq!(managed(&mut observed).choice, None);
         change(&mut observed, 'b');
         assert_eq!(released(&observed), object('b'), "it is meant");
+    }
+
+    #[test]
+    fn what_was_chosen_and_failed_is_held_until_something_else_is_wanted() {
+        let mut observed = adopted('a');
+        change(&mut observed, 'b');
+        managed(&mut observed).choice = Some(Choice { version: "1.0.0".into(), instead_of: None });
+        assert!(plan(&observed).contains(&release('a')));
+        hold(&mut observed, &object('a'));
+        assert_eq!(plan(&observed), [], "it would fail again and again");
+        managed(&mut observed).choice = None;
+        assert_eq!(plan(&observed), [Action::LetGo], "the config is followed again");
     }
 
     #[test]

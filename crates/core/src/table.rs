@@ -36,6 +36,12 @@ impl Entry {
         [&self.baseline, &self.current].into_iter().any(|named| named.as_deref() == Some(version))
     }
 
+    /// The versions that pods get from now on, and that were not even named before.
+    pub fn newly_handed_out<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a str> {
+        let handed_out = [&self.baseline, &self.current].into_iter().filter_map(Option::as_deref);
+        handed_out.filter(|version| !before.names(version))
+    }
+
     /// The same without a version that is not to be had after all: nobody may join it, or stay with it.
     #[must_use]
     pub fn without(&self, version: &str) -> Self {
@@ -77,5 +83,14 @@ mod tests {
         assert_eq!(entry.without("c"), Entry { next: None, moving: None, ..entry.clone() });
         assert_eq!(entry.without("d"), entry);
         assert!(entry.hands_out("a") && entry.hands_out("b") && !entry.hands_out("c"));
+    }
+
+    #[test]
+    fn what_was_named_before_is_not_new() {
+        let named = |name: &str| Some(name.to_owned());
+        let entry = Entry { baseline: named("a"), current: named("b"), next: named("c"), moving: named("c") };
+        assert_eq!(entry.newly_handed_out(&Entry::default()).collect::<Vec<_>>(), ["a", "b"]);
+        let released = Entry { current: named("c"), next: None, moving: None, ..entry.clone() };
+        assert_eq!(released.newly_handed_out(&entry).next(), None);
     }
 }

@@ -268,6 +268,9 @@ impl Executor {
         outcome: &mut ConfigOutcome,
     ) -> Result<Writing, ExecuteError> {
         let (Some(version), Some(managed)) = (version, managed) else {
+            if !self.are_there(view, entry.as_ref()).await? {
+                return Ok(Writing::Outdated);
+            }
             self.publish_into(view, entry.as_ref(), outcome).await?;
             return Ok(Writing::Done);
         };
@@ -290,6 +293,19 @@ impl Executor {
         self.publish_into(view, entry.as_ref(), outcome).await?;
         outcome.created = Some(version);
         Ok(Writing::Done)
+    }
+
+    /// Whether what pods are to get is still there, as far as we knew of it: a namespace may have been deleted and made anew, and with it the
+    /// table, while our watch still speaks of its versions.
+    async fn are_there(&self, view: &ConfigView, entry: Option<&Entry>) -> Result<bool, ExecuteError> {
+        for object in entry.into_iter().flat_map(|entry| entry.newly_handed_out(&view.entry)) {
+            let Some(known) = view.versions.iter().find(|fact| fact.version.object == object) else { continue };
+            let found = self.read(&version_id(&view.id, object)).await?;
+            if found.is_none_or(|found| found.uid() != known.uid) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Puts down the version's name before there is such a version. A replica that led before and is late with its own version can then not

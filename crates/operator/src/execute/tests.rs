@@ -202,6 +202,19 @@ async fn who_takes_over_does_not_take_what_a_person_set_aside_for_what_is_curren
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_version_that_went_with_its_table_is_not_handed_out_again() {
+    let mut stage = Stage::new();
+    let created = stage.look().await.created.unwrap();
+    stage.fake.delete(TABLE);
+    stage.fake.delete(&format!("/api/v1/namespaces/shop/configmaps/{}", created.object));
+    let key = Key { namespace: "shop".into(), name: names::PIN_TABLE.into() };
+    stage.take_in([Written { watched: Watched::PinTable, key, fact: None }]);
+    let outcome = stage.look().await;
+    assert!(!outcome.is_published && outcome.wake.is_some(), "the watch has yet to say that it went");
+    assert_eq!(stage.fake.get(TABLE), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_note_on_what_is_another_by_now_is_refused() {
     let mut stage = Stage::new();
     stage.look().await;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use lockstep_core::{ConfigRef, names};
 use serde_json::Value;
 
-use super::reading::{Version, config_of, holder, pinned, pins, pins_text, references, template};
+use super::reading::{Version, config_of, holder, managed, object_kind, pinned, pins, pins_text, references, template};
 use crate::kinds::{Key, Kind};
 use crate::store::{Change, Object, Writer};
 
@@ -100,11 +100,17 @@ impl Seen {
                 self.leader = holder.map(str::to_owned);
             }
             Kind::VersionedConfig if change.after.is_none() => {
-                // Weaker than "for ever": the names that were given are in the status of the VersionedConfig, and go with it.
-                if let Some(config) =
-                    change.before.as_ref().and_then(|object| config_of(&object.value["spec"]["source"]))
+                // Weaker than "for ever": the names that were given are in the status of the VersionedConfig, and go with it. What is
+                // there still says itself what it is called.
+                let config = change.before.as_ref().and_then(|object| config_of(&object.value["spec"]["source"]));
+                let namespace = &change.key.namespace;
+                if let Some(given) =
+                    config.as_ref().and_then(|config| self.given.get_mut(&(namespace.clone(), config.clone())))
                 {
-                    self.given.remove(&(change.key.namespace.clone(), config));
+                    let kind = config.as_ref().map(object_kind);
+                    given.retain(|_, object| {
+                        kind.is_some_and(|kind| self.objects.contains_key(&Key::new(kind, namespace, object)))
+                    });
                 }
             }
             Kind::Namespace if change.after.is_none() => {
@@ -124,7 +130,10 @@ impl Seen {
     }
 
     fn note_config(&mut self, change: &Change) {
-        let Some(object) = &change.after else { return };
+        let Some(object) = &change.after else {
+            self.note_gone(change);
+            return;
+        };
         if let Some(version) = Version::read(object) {
             if let (Some(name), config) = (version.name, version.config) {
                 let given = self.given.entry((change.key.namespace.clone(), config)).or_default();
@@ -140,6 +149,17 @@ impl Seen {
         let all = self.said.entry(change.key.clone()).or_default();
         if !all.contains(&said) {
             all.push(said);
+        }
+    }
+
+    /// Where nobody keeps the names that were given, that of a version goes with it.
+    fn note_gone(&mut self, change: &Change) {
+        let Some(version) = change.before.as_ref().and_then(|before| Version::read(before)) else { return };
+        let namespace = &change.key.namespace;
+        if managed(self, namespace, &version.config).is_none()
+            && let Some(given) = self.given.get_mut(&(namespace.clone(), version.config))
+        {
+            given.retain(|_, object| *object != change.key.name);
         }
     }
 
