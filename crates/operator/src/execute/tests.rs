@@ -92,6 +92,7 @@ impl Stage {
         self.edit_managed(|managed| {
             let versions = managed["status"]["versions"].as_array().unwrap().clone();
             managed["status"]["current"] = versions.into_iter().find(|version| version["object"] == object).unwrap();
+            managed["status"]["observedResourceVersion"].take();
         });
     }
 }
