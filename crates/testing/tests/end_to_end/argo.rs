@@ -193,7 +193,7 @@ async fn old_code(stage: &Scenario) -> Result<()> {
 
 /// Two configs of one color. kubectl takes its time between them, so a release waits a little longer for the second.
 async fn set_up(stage: &Scenario) -> Result<()> {
-    let policy = ReleasePolicySpec { settle_milliseconds: Some(4000), ..impatient() };
+    let policy = ReleasePolicySpec { settle_milliseconds: Some(10_000), ..impatient() };
     stage.set_policy("default", &policy).await?;
     stage.apply(&versioned_colors("blue")).await?;
     stage.released("configmap/web-env", "1.0.0").await?;

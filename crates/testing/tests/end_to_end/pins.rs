@@ -77,7 +77,8 @@ async fn a_job_of_a_cron_job_keeps_the_config_that_it_was_started_with() {
         stage.released("configmap/all", "r2").await?;
         stage.released("secret/all", "r2").await?;
         let first = stage.pods("job-name=first").await?;
-        stage.api::<Pod>().delete(&first[0].name_any(), &DeleteParams::default()).await?;
+        // At once: a pod that has time to end well completes its Job, and no other comes.
+        stage.api::<Pod>().delete(&first[0].name_any(), &DeleteParams::default().grace_period(0)).await?;
         expect(&stage, &["blue"]).await?;
         stage.kubectl(&["create", "job", "second", "--from=cronjob/all"]).await?;
         expect(&stage, &["blue", "green"]).await

@@ -18,8 +18,8 @@ use crate::progress::{Step, note};
 use crate::stage::Stage;
 use crate::tools::Tool;
 
-/// End-to-end tests wait far more than they compute.
-const SIDE_BY_SIDE: usize = 8;
+/// End-to-end tests wait far more than they compute; but with more of them two cores are so busy that a kubectl takes seconds to start.
+const SIDE_BY_SIDE: usize = 5;
 
 /// A file of end-to-end tests, as `crates/testing/Cargo.toml` describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
