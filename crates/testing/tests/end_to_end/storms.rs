@@ -162,7 +162,7 @@ const REPLICAS: usize = 3;
 #[tokio::test]
 async fn code_and_config_that_fail_together_are_left_to_a_person_while_the_old_pods_serve() {
     scenario("bad-pair", |stage| async move {
-        let policy = ReleasePolicySpec { settle_milliseconds: Some(10_000), ..impatient() };
+        let policy = ReleasePolicySpec { settle_milliseconds: Some(20_000), ..impatient() };
         stage.set_policy("default", &policy).await?;
         upgrade(&stage, "color=blue,build=1").await?;
         stage.released("configmap/shop", "1.0.0").await?;

@@ -536,7 +536,9 @@ async fn an_abort_takes_the_config_back_also_where_the_code_changed() {
 async fn code_and_config_taken_back_in_one_step_make_one_replica_set() {
     scenario("taken-back", |stage| async move {
         set_up(&stage, &deployment("web", 1, "")).await?;
-        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(3600), ..impatient() }).await?;
+        // On a busy machine kubectl takes seconds from the config to its code.
+        let policy = ReleasePolicySpec { bake_seconds: Some(3600), settle_milliseconds: Some(8_000), ..impatient() };
+        stage.set_policy("default", &policy).await?;
         let code = |build: u32| deployment("web", 1, &format!("env:\n- {{name: BUILD, value: \"{build}\"}}\n"));
         stage.apply(&(config("green", "healthy") + &code(2))).await?;
         phase(&stage, FIRST, "Baking").await?;
