@@ -111,7 +111,7 @@ pub enum Verdict {
     Waiting(String),
     /// As many new pods as wanted are ready.
     Healthy,
-    /// It was broken for long before, and is: why.
+    /// As much as can be expected of it is ready: it was broken for long before, or pods of it may fail. In one sentence.
     StillBroken(String),
     Failed(String),
 }
@@ -125,11 +125,23 @@ pub enum Goal {
     All,
 }
 
-/// How many pods of those that are wanted have been broken for long: one too many, from a rollout that is stuck, is none of them.
-pub fn broken(units: &[Unit], desired: u32, now: Timestamp) -> u32 {
+/// How many pods of those that are wanted have been broken for long: one too many, from a rollout that is stuck, is none of them. One that
+/// has never been ready and shows no trouble may only be slow: it has as much time as a new one.
+pub fn broken(units: &[Unit], desired: u32, policy: &Policy, now: Timestamp) -> u32 {
+    let is_slow = |unit: &Unit| {
+        let is_starting = !unit.was_ready && unit.restarts == 0 && unit.trouble.is_none() && unit.homeless.is_none();
+        let has_had_time = |since| has_passed(since, policy.progress_deadline, now);
+        is_starting && !unit.since.is_some_and(has_had_time)
+    };
+    let is_broken = |unit: &&Unit| is_long_broken(unit, now) && !is_slow(unit);
+    if desired == 0 {
+        // What runs now and then is as its last pods were: an older failure is over.
+        let mut newest: Vec<&Unit> = units.iter().collect();
+        newest.sort_by_key(|unit| std::cmp::Reverse(unit.created));
+        return count(newest.into_iter().take_while(is_broken).count());
+    }
     let ready = count(units.iter().filter(|unit| unit.is_ready).count());
-    let broken = count(units.iter().filter(|unit| is_long_broken(unit, now)).count());
-    broken.min(desired.saturating_sub(ready))
+    count(units.iter().filter(is_broken).count()).min(desired.saturating_sub(ready))
 }
 
 fn is_long_broken(unit: &Unit, now: Timestamp) -> bool {
@@ -147,7 +159,9 @@ pub fn judge(rollout: &Rollout, units: &[Unit], before: Before, goal: Goal, poli
     let failing = count(troubles.len());
     let gave_up =
         rollout.failure.as_ref().filter(|failure| rollout.is_observed && is_after(failure.at, before.moved_at));
-    let verdict = if failing > policy.max_failing_pods + before.broken {
+    // Where every pod is bad, nothing has proved itself, however many may be.
+    let are_all = rollout.desired > 0 && failing >= rollout.desired && failing > before.broken;
+    let verdict = if failing > may_fail(before, policy) || are_all {
         Verdict::Failed(troubles.into_iter().next().unwrap_or_default())
     } else if let Some(failure) = gave_up.filter(|_| before.broken == 0) {
         Verdict::Failed(failure.reason.clone())
@@ -155,12 +169,17 @@ pub fn judge(rollout: &Rollout, units: &[Unit], before: Before, goal: Goal, poli
         Verdict::Waiting(waits_for.clone())
     } else if is_reached(rollout, ready, goal) {
         Verdict::Healthy
-    } else if let Some(why) = still_broken(rollout, units, ready, before, goal, now) {
+    } else if let Some(why) = still_broken(rollout, units, ready, before, goal, policy, now) {
         Verdict::StillBroken(why)
     } else {
         Verdict::Rolling
     };
     Health { desired: rollout.desired, updated: rollout.updated, ready, failing, verdict }
+}
+
+/// How many new pods may be bad: so many as the policy says, or as were broken for long before.
+fn may_fail(before: Before, policy: &Policy) -> u32 {
+    policy.max_failing_pods.max(before.broken)
 }
 
 fn is_reached(rollout: &Rollout, ready: u32, goal: Goal) -> bool {
@@ -176,26 +195,37 @@ fn is_reached(rollout: &Rollout, ready: u32, goal: Goal) -> bool {
     }
 }
 
-/// Whether no more is to be expected of a consumer that was broken for long: what is not ready has not been so for long, again.
+/// Whether no more is to be expected of a consumer that was broken for long, or of pods that may fail: what is not ready has not been so
+/// for long.
 fn still_broken(
     rollout: &Rollout,
     units: &[Unit],
     ready: u32,
     before: Before,
     goal: Goal,
+    policy: &Policy,
     now: Timestamp,
 ) -> Option<String> {
     let wanted = match goal {
         Goal::Batch(size) => size.min(rollout.desired.saturating_sub(rollout.kept_back)),
         Goal::All => rollout.desired,
     };
-    let is_as_before = rollout.is_observed && before.broken > 0 && ready + before.broken >= wanted;
     let unready: Vec<&Unit> = units.iter().filter(|unit| unit.is_new && !unit.is_ready).collect();
     let worst = unready.first().filter(|_| unready.iter().all(|unit| is_long_broken(unit, now)))?;
-    is_as_before.then(|| match &worst.trouble {
-        Some(trouble) => format!("pod {}: {trouble}", worst.name),
+    let is_as_before = before.broken > 0 && ready + before.broken >= wanted;
+    // A pod that is still starting is no failure yet.
+    let has_failed = |unit: &&Unit| unit.trouble.is_some() || unit.homeless.is_some() || unit.was_ready;
+    let is_allowed = ready > 0 && ready + may_fail(before, policy) >= wanted && unready.iter().all(has_failed);
+    let why = match worst.trouble.as_ref().or(worst.homeless.as_ref()) {
+        Some(why) => format!("pod {}: {why}", worst.name),
         None => format!("pod {} is not ready", worst.name),
-    })
+    };
+    match (is_as_before, is_allowed) {
+        _ if !rollout.is_observed => None,
+        (true, _) => Some(format!("it was broken before, and is: {why}")),
+        (false, true) => Some(format!("{why}, which the policy allows (maxFailingPods)")),
+        (false, false) => None,
+    }
 }
 
 /// What went wrong with new pods since they were ready, if anything did.
@@ -213,7 +243,7 @@ pub fn relapse(units: &[Unit], before: Before, ready_at: Timestamp, policy: &Pol
         has_passed(since, READINESS_GRACE, now).then(|| format!("pod {} is not ready any more", unit.name))
     };
     let found: Vec<String> = units.iter().filter(|unit| unit.is_new).filter_map(relapsed).collect();
-    (count(found.len()) > policy.max_failing_pods + before.broken).then(|| found.into_iter().next()).flatten()
+    (count(found.len()) > may_fail(before, policy)).then(|| found.into_iter().next()).flatten()
 }
 
 /// Whether all that is not ready has no place to run: no config is to blame for that.
@@ -347,7 +377,7 @@ mod tests {
     #[test]
     fn broken_is_what_has_lasted() {
         let unready = |since| Unit { is_ready: false, since: Some(at(since)), ..unit("a", false) };
-        let broken = |units: &[Unit]| broken(units, 1, at(NOW));
+        let broken = |units: &[Unit]| broken(units, 1, &Policy::default(), at(NOW));
         assert_eq!(broken(&[unready(NOW - 40)]), 1);
         assert_eq!(broken(&[unready(NOW - 40), unit("b", false)]), 0, "as many as wanted are ready");
         assert_eq!(broken(&[unready(NOW - 12)]), 0, "it is starting, or missed a probe");
@@ -355,6 +385,42 @@ mod tests {
         // Without a probe it is ready for a moment after each start.
         let loops = Unit { restarts: 3, since: Some(at(NOW - 2)), ..crashing("a", false) };
         assert_eq!(broken(&[loops]), 1);
+        let slow = |since| Unit { was_ready: false, ..unready(since) };
+        assert_eq!(broken(&[slow(NOW - 40)]), 0, "some apps take a minute to start");
+        assert_eq!(broken(&[slow(NOW - 400)]), 1, "but not for ever");
+        let homeless = Unit { homeless: Some("no node has room for it".into()), ..slow(NOW - 40) };
+        assert_eq!(broken(&[homeless]), 1);
+    }
+
+    #[test]
+    fn what_runs_now_and_then_was_broken_if_its_last_pods_were() {
+        let job = |name: &str, created: i64, fails: bool| {
+            let unit = if fails { crashing(name, false) } else { unit(name, false) };
+            Unit { created: Some(at(created)), ..unit }
+        };
+        let broken = |units: &[Unit]| broken(units, 0, &Policy::default(), at(NOW));
+        assert_eq!(broken(&[job("a", 1, true), job("b", 2, true)]), 2);
+        assert_eq!(broken(&[job("a", 1, true), job("b", 2, false)]), 0, "it was mended since");
+        assert_eq!(broken(&[job("b", 2, true), job("a", 1, false)]), 1);
+    }
+
+    #[test]
+    fn so_many_pods_as_the_policy_says_may_stay_broken() {
+        let policy = Policy { max_failing_pods: 1, ..Policy::default() };
+        let judged = |units: &[Unit]| {
+            let rollout = Rollout { ready: 1, ..rollout(2) };
+            judge(&rollout, units, Before::default(), Goal::All, &policy, at(NOW)).verdict
+        };
+        let told = |verdict: Verdict| matches!(verdict, Verdict::StillBroken(why) if why.contains("maxFailingPods"));
+        assert!(told(judged(&[crashing("a", true), unit("b", true)])));
+        let lost = Unit { is_ready: false, homeless: Some("its node is lost".into()), ..unit("a", true) };
+        assert!(told(judged(&[lost, unit("b", true)])));
+        let starting = Unit { is_ready: false, was_ready: false, ..unit("a", true) };
+        assert_eq!(judged(&[starting, unit("b", true)]), Verdict::Rolling, "it may get ready");
+        assert!(matches!(judged(&[crashing("a", true), crashing("b", true)]), Verdict::Failed(_)));
+        let none = Rollout { desired: 1, ready: 0, ..rollout(1) };
+        let alone = judge(&none, &[crashing("a", true)], Before::default(), Goal::All, &policy, at(NOW)).verdict;
+        assert!(matches!(alone, Verdict::Failed(_)), "where every pod is bad nothing has proved itself");
     }
 
     #[test]
@@ -364,7 +430,7 @@ mod tests {
         let young = Unit { since: Some(at(NOW - 3)), created: Some(at(NOW - 3)), ..crashing("a", true) };
         assert_eq!(verdict(&done, &[young, unit("b", true)], before, Goal::All), Verdict::Rolling, "it may get well");
         let units = [crashing("a", true), unit("b", true)];
-        let still = Verdict::StillBroken("pod a: CrashLoopBackOff".into());
+        let still = Verdict::StillBroken("it was broken before, and is: pod a: CrashLoopBackOff".into());
         assert_eq!(verdict(&done, &units, before, Goal::All), still);
         let worse = [crashing("a", true), crashing("b", true)];
         assert!(matches!(verdict(&done, &worse, before, Goal::All), Verdict::Failed(_)));

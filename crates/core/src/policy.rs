@@ -46,11 +46,12 @@ pub enum JoinedFailure {
     RollBackConfig,
 }
 
-/// So many pods, or so many of a hundred.
+/// So many pods, or so many of a hundred; of two policies, whichever is less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchSize {
     Pods(u32),
     Percent(u32),
+    Least { pods: u32, percent: u32 },
 }
 
 /// How often a consumer may be rolled.
@@ -64,14 +65,32 @@ pub struct StormGuard {
 impl BatchSize {
     /// At least one pod, at most all.
     pub fn of(self, replicas: u32) -> u32 {
+        let share = |percent: u32| {
+            let share = (u64::from(replicas) * u64::from(percent)).div_ceil(100);
+            u32::try_from(share).unwrap_or(u32::MAX)
+        };
         let wanted = match self {
             Self::Pods(pods) => pods,
-            Self::Percent(percent) => {
-                let share = (u64::from(replicas) * u64::from(percent)).div_ceil(100);
-                u32::try_from(share).unwrap_or(u32::MAX)
-            }
+            Self::Percent(percent) => share(percent),
+            Self::Least { pods, percent } => pods.min(share(percent)),
         };
         wanted.max(1).min(replicas)
+    }
+
+    /// The more careful one. Which of a number and a share that is depends on the workload.
+    fn and(self, other: Self) -> Self {
+        let parts = |size: Self| match size {
+            Self::Pods(pods) => (Some(pods), None),
+            Self::Percent(percent) => (None, Some(percent)),
+            Self::Least { pods, percent } => (Some(pods), Some(percent)),
+        };
+        let ((pods, percent), (other_pods, other_percent)) = (parts(self), parts(other));
+        match (smaller(pods, other_pods), smaller(percent, other_percent)) {
+            (Some(pods), Some(percent)) => Self::Least { pods, percent },
+            (Some(pods), None) => Self::Pods(pods),
+            (None, Some(percent)) => Self::Percent(percent),
+            (None, None) => self,
+        }
     }
 }
 
@@ -110,7 +129,7 @@ impl Policy {
             bake: self.bake.max(other.bake),
             settle: self.settle.max(other.settle),
             max_parallel: smaller(self.max_parallel, other.max_parallel),
-            canary: self.canary.or(other.canary),
+            canary: self.canary.into_iter().chain(other.canary).reduce(BatchSize::and),
             max_failing_pods: self.max_failing_pods.min(other.max_failing_pods),
             max_restarts: self.max_restarts.min(other.max_restarts),
             automatic_rollback: self.automatic_rollback && other.automatic_rollback,
@@ -132,7 +151,7 @@ impl Policy {
     }
 }
 
-fn smaller(a: Option<usize>, b: Option<usize>) -> Option<usize> {
+fn smaller<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
     a.into_iter().chain(b).min()
 }
 
@@ -158,5 +177,10 @@ mod tests {
         assert_eq!(both.max_parallel, Some(2));
         assert_eq!(both.max_restarts, 1);
         assert!(!both.automatic_rollback);
+        let canary = |size| Policy { canary: size, ..Policy::default() };
+        let both = canary(Some(BatchSize::Percent(50))).and(&canary(Some(BatchSize::Percent(10)))).canary;
+        assert_eq!(both, Some(BatchSize::Percent(10)));
+        let both = canary(both).and(&canary(Some(BatchSize::Pods(2)))).and(&canary(None)).canary.unwrap();
+        assert_eq!((both.of(10), both.of(100)), (1, 2), "whichever is less");
     }
 }

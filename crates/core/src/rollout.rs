@@ -17,7 +17,7 @@ pub fn rollout(kind: &str, name: &str, generation: i64, object: &Value) -> Rollo
         "DaemonSet" => daemon_set(generation, spec, status),
         "Rollout" => argo_rollout(name, generation, spec, status),
         "CronJob" => at_rest("it runs it with its next Job"),
-        _ => at_rest("its pods stay as they are when its template changes"),
+        _ => Rollout { is_by_hand: true, ..at_rest("its pods stay as they are when its template changes") },
     };
     Rollout { min_ready, ..rollout }
 }

@@ -103,7 +103,7 @@ pub fn unit(pod: &Pod) -> Unit {
         restarts: containers().map(|container| u32::try_from(container.restart_count).unwrap_or(0)).max().unwrap_or(0),
         last_end: containers().filter_map(last_end).max(),
         trouble: containers().find_map(trouble).or_else(|| failed_job(pod)),
-        homeless: homeless(condition("PodScheduled"), ready),
+        homeless: homeless(pod, condition("PodScheduled"), condition("ContainersReady"), ready),
     }
 }
 
@@ -127,12 +127,20 @@ fn last_end(container: &ContainerStatus) -> Option<Timestamp> {
     ended.filter_map(|ended| ended.finished_at.as_ref()).map(|time| time.0).max()
 }
 
-fn homeless(scheduled: Option<&PodCondition>, ready: Option<&PodCondition>) -> Option<String> {
-    if scheduled.is_some_and(|scheduled| scheduled.status == "False") {
+fn homeless(
+    pod: &Pod,
+    scheduled: Option<&PodCondition>,
+    containers: Option<&PodCondition>,
+    ready: Option<&PodCondition>,
+) -> Option<String> {
+    let is = |condition: Option<&PodCondition>, status: &str| condition.is_some_and(|found| found.status == status);
+    if is(scheduled, "False") {
         return Some("no node has room for it".to_owned());
     }
-    // Nobody hears of its kubelet any more.
-    ready.is_some_and(|ready| ready.status == "Unknown").then(|| "its node is lost".to_owned())
+    // A kubelet never says that a pod is not ready whose containers are. Nobody hears of it any more, and the node controller says so.
+    let has_gates = pod.spec.as_ref().is_some_and(|spec| spec.readiness_gates.iter().flatten().next().is_some());
+    let is_lost = is(ready, "False") && is(containers, "True") && !has_gates;
+    is_lost.then(|| "its node is lost".to_owned())
 }
 
 /// In one sentence. What the app itself said when it ended is left out: it may be secret.
@@ -208,10 +216,20 @@ mod tests {
 
     #[test]
     fn a_pod_without_a_place_says_so() {
-        let condition = |of: &str, status: &str| json!({"conditions": [{"type": of, "status": status}]});
-        assert!(unit(&pod(&condition("PodScheduled", "False"))).homeless.unwrap().contains("room"));
-        assert!(unit(&pod(&condition("Ready", "Unknown"))).homeless.unwrap().contains("lost"));
-        assert_eq!(unit(&pod(&condition("Ready", "False"))).homeless, None);
+        let with = |said: &[(&str, &str)]| {
+            let said: Vec<_> = said.iter().map(|(of, status)| json!({"type": of, "status": status})).collect();
+            pod(&json!({"conditions": said}))
+        };
+        assert!(unit(&with(&[("PodScheduled", "False")])).homeless.unwrap().contains("room"));
+        assert_eq!(unit(&with(&[("Ready", "False"), ("ContainersReady", "False")])).homeless, None);
+        let mut lost = with(&[("Ready", "False"), ("ContainersReady", "True")]);
+        assert!(
+            unit(&lost).homeless.unwrap().contains("lost"),
+            "what the node controller says of a node that is silent"
+        );
+        let gate = json!({"containers": [], "readinessGates": [{"conditionType": "example.com/feature"}]});
+        lost.spec = serde_json::from_value(gate).unwrap();
+        assert_eq!(unit(&lost).homeless, None, "a gate of its own is closed");
     }
 
     #[test]

@@ -489,9 +489,14 @@ fn a_gate_that_somebody_forces_is_told() {
     cluster.turn();
     cluster.wait(5);
     assert!(!cluster.observe().progress.reason.contains("wrote over"));
+    let is_told = |cluster: &Cluster| {
+        cluster.observe().progress.reason.contains("Deployment web does not stop after its first pods")
+    };
+    let mut replaced = cluster.clone();
+    replaced.members[0].is_gated = false;
+    assert!(is_told(&replaced), "a manifest that knows of no gate takes it along");
     cluster.members[0].is_forced = true;
-    let reason = cluster.observe().progress.reason;
-    assert!(reason.contains("Deployment web does not stop after its first pods"), "{reason}");
+    assert!(is_told(&cluster));
 }
 
 #[test]
@@ -588,6 +593,30 @@ fn who_could_not_be_judged_is_named() {
         end.reason
     );
     assert_eq!(end.consumers.iter().filter(|record| record.unjudged.is_some()).count(), 1);
+}
+
+#[test]
+fn pods_that_only_a_person_replaces_are_named_for_as_long_as_one_is_left() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, NEW)]);
+    cluster.roll();
+    let member = &mut cluster.members[0];
+    (member.rollout.is_by_hand, member.rollout.idle) = (true, Some("OnDelete".into()));
+    member.units[0].is_new = false;
+    let told = |cluster: &Cluster| {
+        let mut cluster = cluster.clone();
+        for _ in 0..20 {
+            let step = cluster.observe();
+            cluster.release.progress = step.progress;
+            cluster.wait(5);
+        }
+        assert_eq!(cluster.phase(), Phase::Succeeded);
+        cluster.release.progress.reason
+    };
+    assert!(told(&cluster).contains("Deployment web: OnDelete"));
+    cluster.members[0].units[0].is_new = true;
+    assert_eq!(told(&cluster), "all consumers run it and are healthy");
+    cluster.members[0].rollout.kept_back = 2;
+    assert!(told(&cluster).contains("its partition keeps 2 of its pods at their old version"));
 }
 
 #[test]
@@ -792,6 +821,55 @@ fn code_that_was_on_its_way_out_is_not_touched_when_it_fails() {
     assert_eq!(cluster.run(), Phase::Failed);
     assert_eq!(cluster.pins("web"), NEW, "its template is its owner's");
     assert!(cluster.held.unwrap().contains("kubectl argo rollouts undo web"));
+}
+
+/// A Rollout with new code of its own, on its way with the config, that a person aborted.
+fn aborted_code() -> Cluster {
+    let mut cluster = Cluster::new(vec![rollout(deployment("web", 0, OLD)), deployment("api", 0, OLD)]);
+    cluster.members[0].rollout.is_midway = true;
+    cluster.turn();
+    let rollout = &mut cluster.members[0].rollout;
+    rollout.stopped = Some("it was aborted: `kubectl argo rollouts undo web` comes first".into());
+    rollout.failure = Some(crate::health::Failure { reason: "its Rollout was aborted".into(), at: None });
+    cluster
+}
+
+#[test]
+fn code_that_a_person_stopped_is_not_started_again_by_an_abort_of_the_config() {
+    let mut cluster = aborted_code();
+    assert_eq!(cluster.run(), Phase::Failed);
+    assert!(!cluster.release.progress.reason.contains("lockstep abort"), "{}", cluster.release.progress.reason);
+    cluster.release.wishes.abort = true;
+    assert_eq!(cluster.run(), Phase::Failed, "it still has it");
+    assert_eq!((cluster.pins("web").as_str(), cluster.pins("api").as_str()), (NEW, OLD));
+    assert!(
+        cluster.release.progress.reason.contains("Rollout web still has it"),
+        "{}",
+        cluster.release.progress.reason
+    );
+}
+
+#[test]
+fn code_that_a_person_stopped_is_not_started_again_with_the_old_config_either() {
+    let mut cluster = aborted_code();
+    cluster.policy.joining.on_failure = JoinedFailure::RollBackConfig;
+    assert_eq!(cluster.run(), Phase::Failed);
+    assert_eq!(cluster.pins("web"), NEW);
+}
+
+#[test]
+fn what_a_person_stopped_before_its_wave_came_is_waited_for() {
+    let mut cluster = Cluster::new(vec![deployment("first", 0, OLD), rollout(deployment("web", 1, OLD))]);
+    cluster.turn();
+    cluster.members[1].rollout.stopped = Some("it was aborted".into());
+    for _ in 0..50 {
+        cluster.turn();
+        cluster.wait(5);
+    }
+    assert_eq!((cluster.phase(), cluster.pins("web").as_str()), (Phase::Progressing, OLD));
+    assert!(cluster.release.progress.reason.contains("waits for Rollout web: it was aborted"));
+    cluster.members[1].rollout.stopped = None;
+    assert_eq!(cluster.run(), Phase::Succeeded);
 }
 
 #[test]

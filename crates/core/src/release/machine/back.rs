@@ -2,13 +2,14 @@
 
 use jiff::Timestamp;
 
-use super::{Failure, Machine, RECHECK, ROLLOUT, STATEFUL_SET, after, listed};
+use super::{Failure, Machine, RECHECK, ROLLOUT, after, listed};
 use crate::health::{Goal, Verdict, runs_failed};
 use crate::pins::Pins;
 use crate::policy::JoinedFailure;
 use crate::release::{Action, ConsumerId, Counts, Gate, Move, Phase, Record, Release, State, Step};
 
-const DAEMON_SET: &str = "DaemonSet";
+const DEPLOYMENT: &str = "Deployment";
+const CRON_JOB: &str = "CronJob";
 
 impl Machine<'_> {
     pub(super) fn fail(&mut self, failure: Failure) {
@@ -28,13 +29,17 @@ impl Machine<'_> {
                 _ => (format!("kubectl rollout undo {kind}/{name}"), format!("kubectl rollout history {kind}/{name}")),
             };
             let is_new = |record: &Record| record.consumer == consumer && record.is_newcomer;
+            let is_stopped = self.member(&consumer).is_some_and(|member| member.rollout.stopped.is_some());
             let reason = if self.progress.consumers.iter().any(is_new) {
                 format!(
                     "{reason}. It is new, so it is left to you: mend it, or `lockstep abort {config}` puts the old config back"
                 )
             } else {
+                // What was aborted would start again with the old config.
+                let alone = format!("; `lockstep abort {config}` puts back the config alone");
+                let alone = if is_stopped { String::new() } else { alone };
                 format!(
-                    "{reason}. It changed its code, too, so it is left to you: `{undo}` goes back one step, `{history}` shows them; `lockstep abort {config}` puts back the config alone"
+                    "{reason}. It changed its code, too, so it is left to you: `{undo}` goes back one step, `{history}` shows them{alone}"
                 )
             };
             self.give_up(reason, Phase::Failed);
@@ -116,15 +121,22 @@ impl Machine<'_> {
         };
         let theirs: Vec<&Record> = self.progress.consumers.iter().filter(still_has_it).collect();
         match theirs.first() {
-            Some(record) if end == Phase::RolledBack => {
+            Some(record) if matches!(end, Phase::RolledBack | Phase::Aborted) => {
                 let consumer = &record.consumer;
                 let config = record.configs.first().map(ToString::to_string).unwrap_or_default();
                 let more =
                     if theirs.len() > 1 { format!(", and so do {} more", theirs.len() - 1) } else { String::new() };
-                let told = format!(
-                    "{consumer} still has it{more}, because it changed its code, too: `lockstep abort {config}` puts back its config"
+                let stopped = self.member(consumer).and_then(|member| member.rollout.stopped.as_ref());
+                let told = match stopped {
+                    Some(stopped) => format!("its code was new, too, and {stopped}"),
+                    None => {
+                        format!("because it changed its code, too: `lockstep abort {config}` puts back its config")
+                    }
+                };
+                self.enter(
+                    Phase::Failed,
+                    format!("{reason}. The others are back. {consumer} still has it{more}, {told}"),
                 );
-                self.enter(Phase::Failed, format!("{reason}. The others are back. {told}"));
             }
             _ => self.enter(end, reason),
         }
@@ -174,8 +186,9 @@ impl Machine<'_> {
         };
         // Who aborts wants the config back, whoever changed the code.
         let is_aborted = self.progress.ends_as == Some(Phase::Aborted);
-        let is_theirs =
-            record.has_joined && self.observed.policy.joining.on_failure == JoinedFailure::Hold && !is_aborted;
+        let is_left_to_them = self.observed.policy.joining.on_failure == JoinedFailure::Hold && !is_aborted;
+        // New code that a person stopped would start again, with another config: that is never what they want.
+        let is_theirs = record.has_joined && (is_left_to_them || member.rollout.stopped.is_some());
         self.follow_references(record, member);
         let target = self.release().target(&member.pins, record);
         // An earlier release may have moved it, whose place this one took.
@@ -212,9 +225,10 @@ impl Machine<'_> {
         if let Some(health) = self.judge(record, Goal::All) {
             // Whoever waits for a person with nothing but the old version left is as it was: its code is the person's.
             let has_only_old = || health.failing == 0 && member.units.iter().all(|unit| unit.is_new);
-            // Counters can say that all is done while a pod is left: nobody replaces it but a person, or it was only just deleted.
-            let replaces = [STATEFUL_SET, DAEMON_SET].contains(&record.consumer.kind.as_str());
-            let is_left = replaces && member.units.iter().any(|unit| runs_failed(unit, record.before));
+            // Counters can say that all is done while a pod is left: nobody replaces it but a person, or it was only just deleted. A
+            // Deployment or Rollout counts every pod; the Jobs of a CronJob are over.
+            let counts = [DEPLOYMENT, ROLLOUT, CRON_JOB].contains(&record.consumer.kind.as_str());
+            let is_left = !counts && member.units.iter().any(|unit| runs_failed(unit, record.before));
             let is_back = match &health.verdict {
                 Verdict::Healthy | Verdict::StillBroken(_) => !is_left,
                 Verdict::Waiting(_) => has_only_old(),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{Machine, RECHECK, after, later, listed};
 use crate::health::Unit;
-use crate::release::{Action, Phase, Record, Stage, State};
+use crate::release::{Action, Member, Phase, Record, Stage, State};
 
 /// So many times the bake, at most.
 const LONGEST_BAKE: u32 = 3;
@@ -138,13 +138,24 @@ impl Machine<'_> {
             (Some(_), _) if let Some(Unit { name, .. }) = left => {
                 Some(format!("pod {name} still runs what was taken back: `kubectl delete pod {name}`"))
             }
-            (Some(idle), _) if !runs => Some(idle.clone()),
+            (Some(idle), _) if !runs || keeps_old_pods(member) => Some(idle.clone()),
             (_, Some(why)) => Some(format!("a pod is not ready: {why}")),
-            _ => None,
+            _ => kept_back(member),
         }
     }
 
     fn next_wave(&self) -> Option<i32> {
         self.progress.consumers.iter().map(|record| record.wave).filter(|wave| *wave > self.progress.wave).min()
     }
+}
+
+/// Whether pods of it are left that run what they had before, and only a person replaces.
+pub(super) fn keeps_old_pods(member: &Member) -> bool {
+    member.rollout.is_by_hand && member.units.iter().any(|unit| !unit.is_new)
+}
+
+/// That a user keeps some of its pods at their old version, in one sentence.
+pub(super) fn kept_back(member: &Member) -> Option<String> {
+    let kept_back = member.rollout.kept_back;
+    (kept_back > 0).then(|| format!("its partition keeps {kept_back} of its pods at their old version"))
 }

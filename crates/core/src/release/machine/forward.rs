@@ -228,7 +228,7 @@ impl Machine<'_> {
                 return None;
             }
             Verdict::StillBroken(why) => {
-                record.unjudged = Some(format!("it was broken before, and is: {why}"));
+                record.unjudged = Some(why.clone());
                 record.state = State::StillBroken;
                 return None;
             }
@@ -332,7 +332,10 @@ impl Machine<'_> {
         self.open_gates();
         let due: Vec<usize> = self.due_for_pins();
         for index in due {
-            self.pin(index);
+            match self.is_stopped(&self.progress.consumers[index]) {
+                Some(stopped) => drop(self.awaited.get_or_insert(stopped)),
+                None => self.pin(index),
+            }
         }
         let wave = self.progress.wave;
         let is_under_way = |record: &&Record| {
@@ -366,7 +369,9 @@ impl Machine<'_> {
     pub(super) fn forced(&self) -> String {
         let is_forced = |record: &&Record| {
             let member = self.member(&record.consumer);
-            let member = member.filter(|member| member.is_forced && is_moved(record));
+            // A manifest that replaced it took the gate along with the note of it.
+            let is_open = |member: &&Member| member.is_forced || (record.batch.is_some() && !member.is_gated);
+            let member = member.filter(is_open).filter(|_| is_moved(record));
             member.is_some_and(|member| self.batch(record, member).is_some())
         };
         let forced = self.progress.consumers.iter().find(is_forced);
@@ -386,6 +391,15 @@ impl Machine<'_> {
         let most = self.observed.policy.max_parallel.filter(|_| !self.release().takes_back());
         let room = most.map_or(usize::MAX, |max| max.max(1).saturating_sub(under_way));
         again.chain(fresh).map(|(index, _)| index).take(room).collect()
+    }
+
+    /// A person stopped it since the release started: what its template says would start again with a write of ours.
+    fn is_stopped(&self, record: &Record) -> Option<String> {
+        let member = self.member(&record.consumer)?;
+        let stopped = member.rollout.stopped.as_ref()?;
+        let is_as_it_was = !record.has_joined && record.template_before == member.template;
+        let goes_back = self.release().takes_back() && is_as_it_was;
+        (!goes_back).then(|| format!("waits for {}: {stopped}", record.consumer))
     }
 
     fn pin(&mut self, index: usize) {

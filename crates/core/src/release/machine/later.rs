@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::ends::{keeps_old_pods, kept_back};
 use super::{Machine, after};
 use crate::health::{Goal, Unit, Verdict};
 use crate::release::{Block, Member, Record, State, Step};
@@ -64,11 +65,13 @@ impl Machine<'_> {
                 record.unjudged = Some(format!("it ran it only after the release, and is bad: {why}. {help}"));
                 record.health = (&health).into();
             }
-            (_, Some(idle)) if !runs => {
+            (_, Some(idle)) if !runs || keeps_old_pods(member) => {
                 (record.unjudged, record.health) = (Some(idle.clone()), (&health).into());
             }
+            // What its user keeps back is told already.
+            (Verdict::Healthy, _) if record.state == State::Ready && record.unjudged == kept_back(member) => {}
             (Verdict::Healthy, _) if self.has_baked(member) => {
-                (record.state, record.unjudged) = (State::Ready, None);
+                (record.state, record.unjudged) = (State::Ready, kept_back(member));
                 (record.ready_at, record.health) = (Some(self.now), (&health).into());
             }
             _ if record.state == State::StillBroken || record.health.failing > 0 => {}

@@ -132,8 +132,10 @@ impl<'a> Machine<'a> {
         let joined = self.joined(member).map(|step| &step.config);
         let configs: BTreeSet<_> = configs.iter().chain(joined).cloned().collect();
         let mut configs: Vec<_> = configs.into_iter().collect();
-        let fresh_before =
-            || Before { broken: health::broken(&member.units, member.rollout.desired, self.now), moved_at: None };
+        let fresh_before = || Before {
+            broken: health::broken(&member.units, member.rollout.desired, self.observed.policy, self.now),
+            moved_at: None,
+        };
         let (pins_before, template_before, before, had_joined) = match inherited {
             Some(old) => {
                 configs.extend(
