@@ -12,6 +12,9 @@ use kube::{Client, Config};
 use tokio::time::timeout;
 use tower::service_fn;
 
+use crate::guards::conflict;
+use crate::leader::Term;
+
 /// How we show up in the API server's audit log.
 const OURS: HeaderValue = HeaderValue::from_static(concat!("lockstep/", env!("CARGO_PKG_VERSION")));
 
@@ -54,6 +57,24 @@ pub(crate) fn impatient(client: &Client) -> Client {
         async move {
             let answered = timeout(ANSWER_LIMIT, client.send(request)).await;
             answered.unwrap_or_else(|_| Err(kube::Error::Service("the API server does not answer".into())))
+        }
+    };
+    Client::new(service_fn(send), namespace)
+}
+
+/// The same client, for as long as we lead: what was begun before the process got no time for a while must not be written after it, when another
+/// replica may lead by now. Reading is always allowed.
+pub(crate) fn fenced(client: &Client, term: Term) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let client = client.clone();
+    let send = move |request: Request<Body>| {
+        let (client, term) = (client.clone(), term.clone());
+        async move {
+            if request.method().is_safe() || term.is_running() {
+                client.send(request).await
+            } else {
+                Err(conflict("our term is over, and another replica may lead by now"))
+            }
         }
     };
     Client::new(service_fn(send), namespace)

@@ -11,7 +11,8 @@
 //!   a release from the number of those before it; the others have one name for good. What is there already counts as made only if it is
 //!   the very same and nobody has done anything with it.
 //!
-//! So a late write of a former leader succeeds only where nobody has written since, and then it is as good as one that was in time.
+//! So a late write of a former leader succeeds only where nobody has written since, and then it is as good as one that was in time. And it is
+//! late only by the time that it takes to arrive: once its term is over, a leader sends none (`client::fenced`).
 //! Exceptions: Events, by which nobody decides (`events.rs`).
 
 use kube::api::{DeleteParams, Preconditions};

@@ -246,6 +246,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::client::fenced;
     use crate::fake::Fake;
 
     fn held_by(holder: &str) -> Lease {
@@ -277,6 +278,22 @@ mod tests {
         assert!(term.is_running());
         clock.jump(RENEW_LIMIT_BY_WALL + SignedDuration::from_millis(1));
         assert!(!term.is_running(), "also while the whole machine slept, and its other clock stood still");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_to_be_written_after_the_end_of_a_term_is_not() {
+        let fake = Fake::default();
+        let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+        let api: Api<Lease> = Api::namespaced(fenced(&fake.client(), Term::for_test(&fake, &clock)), "shop");
+        let lease = |name: &str| Lease {
+            metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+            spec: None,
+        };
+        api.create(&PostParams::default(), &lease("one")).await.unwrap();
+        tokio::time::advance(RENEW_LIMIT + Duration::from_millis(1)).await;
+        let refused = api.create(&PostParams::default(), &lease("two")).await.unwrap_err();
+        assert!(matches!(refused, kube::Error::Api(status) if status.is_conflict()));
+        assert!(api.get("one").await.is_ok(), "who may not write may look");
     }
 
     const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/lockstep-system/leases/lockstep";

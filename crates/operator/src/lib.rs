@@ -147,6 +147,7 @@ async fn lead_measured(
     metrics.leads();
     tracing::info!("leading");
     let term = leadership.term();
+    let client = client::fenced(&client, term.clone());
     // Its own task: however busy the controller is, the lease is renewed in time.
     let mut holding = AbortOnDrop(environment.process.spawn(leadership.hold()));
     tokio::select! {
