@@ -1,6 +1,6 @@
 //! The pin table of a namespace: which version a template gets that does not say so itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::ConfigRef;
 
@@ -36,10 +36,10 @@ impl Entry {
         [&self.baseline, &self.current].into_iter().any(|named| named.as_deref() == Some(version))
     }
 
-    /// The versions that pods get from now on, and that were not even named before.
-    pub fn newly_handed_out<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a str> {
-        let handed_out = [&self.baseline, &self.current].into_iter().filter_map(Option::as_deref);
-        handed_out.filter(|version| !before.names(version))
+    /// The versions that it names, and that were not named before.
+    pub fn newly_named(&self, before: &Self) -> BTreeSet<String> {
+        let named = [&self.baseline, &self.current, &self.next, &self.moving].into_iter().flatten();
+        named.filter(|version| !before.names(version)).cloned().collect()
     }
 
     /// The same without a version that is not to be had after all: nobody may join it, or stay with it.
@@ -89,8 +89,8 @@ mod tests {
     fn what_was_named_before_is_not_new() {
         let named = |name: &str| Some(name.to_owned());
         let entry = Entry { baseline: named("a"), current: named("b"), next: named("c"), moving: named("c") };
-        assert_eq!(entry.newly_handed_out(&Entry::default()).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(entry.newly_named(&Entry::default()), ["a", "b", "c"].map(str::to_owned).into());
         let released = Entry { current: named("c"), next: None, moving: None, ..entry.clone() };
-        assert_eq!(released.newly_handed_out(&entry).next(), None);
+        assert_eq!(released.newly_named(&entry), BTreeSet::new());
     }
 }

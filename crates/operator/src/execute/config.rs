@@ -268,11 +268,7 @@ impl Executor {
         outcome: &mut ConfigOutcome,
     ) -> Result<Writing, ExecuteError> {
         let (Some(version), Some(managed)) = (version, managed) else {
-            if !self.are_there(view, entry.as_ref()).await? {
-                return Ok(Writing::Outdated);
-            }
-            self.publish_into(view, entry.as_ref(), outcome).await?;
-            return Ok(Writing::Done);
+            return self.publish_what_exists(view, entry, None, outcome).await;
         };
         let content = match content {
             Some(content) => Some(content),
@@ -290,22 +286,36 @@ impl Executor {
             self.publish_into(view, Some(&rest).filter(|rest| **rest != view.entry), outcome).await?;
             return Ok(Writing::Refused(refusal));
         }
-        self.publish_into(view, entry.as_ref(), outcome).await?;
+        let written = self.publish_what_exists(view, entry, Some(&version.object), outcome).await?;
         outcome.created = Some(version);
-        Ok(Writing::Done)
+        Ok(written)
     }
 
-    /// Whether what pods are to get is still there, as far as we knew of it: a namespace may have been deleted and made anew, and with it the
-    /// table, while our watch still speaks of its versions.
-    async fn are_there(&self, view: &ConfigView, entry: Option<&Entry>) -> Result<bool, ExecuteError> {
-        for object in entry.into_iter().flat_map(|entry| entry.newly_handed_out(&view.entry)) {
-            let Some(known) = view.versions.iter().find(|fact| fact.version.object == object) else { continue };
+    /// What the table is to name anew must still be there, as far as we knew of it: somebody may have deleted it, or the namespace may have been
+    /// made anew, and with it the table, while our watch still speaks of its versions. `made`: the version that we made a moment ago.
+    async fn publish_what_exists(
+        &self,
+        view: &ConfigView,
+        entry: Option<Entry>,
+        made: Option<&str>,
+        outcome: &mut ConfigOutcome,
+    ) -> Result<Writing, ExecuteError> {
+        let Some(mut entry) = entry else { return Ok(Writing::Done) };
+        for object in entry.newly_named(&view.entry).iter().filter(|object| made != Some(object)) {
+            let known = view.versions.iter().find(|fact| fact.version.object == *object);
             let found = self.read(&version_id(&view.id, object)).await?;
-            if found.is_none_or(|found| found.uid() != known.uid) {
-                return Ok(false);
+            let is_it = |found: &Content| known.is_none_or(|known| found.uid() == known.uid);
+            if found.as_ref().is_some_and(is_it) {
+                continue;
             }
+            // Without what pods get at once there is nothing to publish; the rest goes without what nobody can join or keep.
+            if entry.hands_out(object) {
+                return Ok(Writing::Outdated);
+            }
+            entry = entry.without(object);
         }
-        Ok(true)
+        self.publish_into(view, Some(&entry), outcome).await?;
+        Ok(Writing::Done)
     }
 
     /// Puts down the version's name before there is such a version. A replica that led before and is late with its own version can then not
@@ -384,7 +394,7 @@ impl Executor {
     ) -> Result<(), ExecuteError> {
         if let Some(entry) = entry {
             outcome.written.extend(self.publish(view, entry).await?);
-            outcome.is_published = true;
+            outcome.published = Some(entry.clone());
         }
         Ok(())
     }

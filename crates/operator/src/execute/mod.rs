@@ -19,7 +19,7 @@ use kube::{Api, Client, Resource};
 use lockstep_api::VersionedConfig;
 use lockstep_core::template::{self, Carrier, with_pins};
 use lockstep_core::{ConfigRef, DigestKey, Pins, Version, names};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::environment::Environment;
 use crate::events::Events;
@@ -127,8 +127,8 @@ pub struct ConfigOutcome {
     pub created: Option<Version>,
     /// What versions hold that were read.
     pub checked: Vec<Checked>,
-    /// Whether its entry in the table was written.
-    pub is_published: bool,
+    /// What its entry in the table was made, if it was written.
+    pub published: Option<lockstep_core::Entry>,
     /// Whether its new version could not be created: that is tried again, later each time.
     pub is_refused: bool,
 }
@@ -210,6 +210,16 @@ fn status_patch(at: ResourceVersion, status: Value) -> Patch<Value> {
     let metadata = json!({"resourceVersion": at.0.to_string()});
     let fields = [("metadata".to_owned(), metadata), ("status".to_owned(), status)];
     Patch::Merge(Value::Object(fields.into_iter().collect()))
+}
+
+/// What to merge into the old fields so that only the new ones are left: what is not said again would stay.
+fn in_place_of(old: &Value, mut new: Value) -> Value {
+    for field in old.as_object().into_iter().flat_map(Map::keys) {
+        if new.get(field).is_none() {
+            new[field] = Value::Null;
+        }
+    }
+    new
 }
 
 fn written_managed(fact: &ManagedFact) -> Written {

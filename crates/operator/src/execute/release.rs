@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 
 use super::status::{config_reference, summary, whole};
 use super::{
-    Doing, ExecuteError, Executor, Written, keepers, patch_params, post_params, status_patch, written_managed,
+    Doing, ExecuteError, Executor, Written, in_place_of, keepers, patch_params, post_params, status_patch,
+    written_managed,
 };
 use crate::events::Reason;
 use crate::facts::{Key, ManagedFact, ReleaseFact, ResourceVersion, WorkloadFact};
@@ -348,10 +349,7 @@ impl Executor {
         let conditions = conditions(&fact.object, progress, self.environment.clock.now());
         let status = ReleaseStatus::new(progress, &fact.object.spec.moves, conditions);
         let api: Api<Release> = Api::namespaced(self.client.clone(), namespace);
-        let mut body = json!(status);
-        if progress.consumers.is_empty() {
-            body["consumers"] = json!([]);
-        }
+        let body = in_place_of(&json!(fact.object.status), json!(status));
         // Nobody else writes it; the version makes sure of that.
         let patch = status_patch(fact.resource_version, body);
         let name = &fact.core.name;

@@ -321,7 +321,7 @@ fn ready(
         ),
         (None, None, None) => match unknown {
             Some(unknown) => (false, UNKNOWN_VERSION, unknown),
-            None => (true, "Released", format!("version {name} is released to all consumers")),
+            None => (true, "Released", format!("version {name} is current")),
         },
     }
 }

@@ -211,7 +211,7 @@ async fn a_version_that_went_with_its_table_is_not_handed_out_again() {
     let key = Key { namespace: "shop".into(), name: names::PIN_TABLE.into() };
     stage.take_in([Written { watched: Watched::PinTable, key, fact: None }]);
     let outcome = stage.look().await;
-    assert!(!outcome.is_published && outcome.wake.is_some(), "the watch has yet to say that it went");
+    assert!(outcome.published.is_none() && outcome.wake.is_some(), "the watch has yet to say that it went");
     assert_eq!(stage.fake.get(TABLE), None);
 }
 
@@ -286,4 +286,12 @@ async fn a_pod_that_something_became_of_is_not_deleted() {
     assert!(stage.fake.get(path).is_some());
     stage.executor.delete_pod("shop", "db-0", "u1", at(&stage.fake)).await.unwrap();
     assert_eq!(stage.fake.get(path), None);
+}
+
+#[test]
+fn what_is_not_said_again_does_not_stay() {
+    let (old, new) =
+        (json!({"phase": "Succeeded", "watchedUntil": "2026-01-01T00:00:00Z"}), json!({"phase": "Failed"}));
+    assert_eq!(in_place_of(&old, new.clone()), json!({"phase": "Failed", "watchedUntil": null}));
+    assert_eq!(in_place_of(&Value::Null, new.clone()), new);
 }
