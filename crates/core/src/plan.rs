@@ -363,8 +363,11 @@ fn plan_change(
 /// is meant.
 fn has_moved_on(observed: &Observed, managed: &Managed, wanted: &Version, released: &str) -> bool {
     let instead_of = managed.choice.as_ref().and_then(|choice| choice.instead_of.as_ref());
-    let replaced = |name: &String| observed.versions.iter().find(|version| is_called(version, name));
-    let is_later = instead_of.and_then(replaced).is_some_and(|replaced| wanted.number > replaced.number);
+    // The version itself may be gone by now.
+    let given = |name: &String| managed.names.iter().find(|given| given.name == *name || given.object == *name);
+    let known = |name: &String| observed.versions.iter().find(|version| is_called(version, name));
+    let replaced = |name: &String| known(name).map(|known| known.number).or_else(|| Some(given(name)?.number));
+    let is_later = instead_of.and_then(replaced).is_some_and(|replaced| wanted.number > replaced);
     is_later && observed.source.is_some() && wanted.object == released
 }
 

@@ -434,8 +434,8 @@ impl Controller {
             tracing::info!(namespace = id.namespace, config = %id.config, version = %version.name, object = version.object, by = version.changed_by, "a new version");
         }
         self.take_in(outcome.written);
-        if outcome.is_published {
-            self.index.note_published(id);
+        if let Some(entry) = &outcome.published {
+            self.index.note_published(id, entry);
         }
         self.index.note_checked(id, outcome.checked);
         let now = Instant::now();
@@ -470,7 +470,8 @@ impl Controller {
         if let Some(phase) = outcome.ended {
             self.metrics.release_ended(phase);
         }
-        self.take_in(outcome.written);
+        // Until the table says what is current now, a change that comes next is compared with what was.
+        self.take_in_within(outcome.written, if outcome.ended.is_some() { Duration::ZERO } else { GATHER });
         let now = Instant::now();
         if outcome.conflicts > 0 {
             self.queue.push(work.clone(), now, FIRST_RETRY);
@@ -487,12 +488,16 @@ impl Controller {
     }
 
     fn take_in(&mut self, written: impl IntoIterator<Item = Written>) {
+        self.take_in_within(written, GATHER);
+    }
+
+    fn take_in_within(&mut self, written: impl IntoIterator<Item = Written>, delay: Duration) {
         for written in written {
             let work = match written.fact {
                 Some(fact) => self.index.apply(written.watched, &written.key, fact),
                 None => self.index.remove(written.watched, &written.key),
             };
-            self.take_up(work, GATHER);
+            self.take_up(work, delay);
         }
     }
 

@@ -38,7 +38,7 @@ use crate::tables::{Publication, Tables};
 use crate::verdict::verdict;
 
 /// How long we try: less than the API server waits for us.
-const LIMIT: Duration = Duration::from_millis(1500);
+const LIMIT: Duration = Duration::from_millis(2500);
 /// The API server's policies read the pin table from a cache of theirs, which hears of our write a moment after it. `kubectl apply
 /// --server-side` writes the workload 2 ms after the config: so long the config's write waits.
 const CACHE_LAG: Duration = Duration::from_millis(50);
@@ -94,7 +94,9 @@ impl Configs {
         let (namespace, config) = (&request.namespace, &change.config);
         let outcome = timeout(LIMIT, self.enter(namespace, &change, content)).await;
         match outcome.context("the API server does not answer").flatten() {
-            Ok(Next::Keep) => {}
+            Ok(Next::Keep) => {
+                tracing::info!(namespace, %config, version = change.object, "there is nothing to join, or it may not be joined");
+            }
             Ok(Next::Set(_) | Next::Remove) => {
                 tracing::info!(namespace, %config, version = change.object, "entered ahead of the config's write");
             }
@@ -138,10 +140,10 @@ impl Configs {
             Next::Remove => Entry { next: None, moving: None, ..before.clone() },
         };
         let lacks_policy = policy.is_none() && change.policy.is_some();
-        let current = before.current.as_deref().unwrap_or_default();
+        let current = released(&before, managed.as_ref()).unwrap_or_default().to_owned();
         let Some(managed) = managed.filter(|_| !lacks_policy) else { return Ok(Some(Next::Keep)) };
         let id = ConfigId { namespace: namespace.to_owned(), config: change.config.clone() };
-        if !self.is_valid(&id, content, policy.as_ref(), current).await? {
+        if !self.is_valid(&id, content, policy.as_ref(), &current).await? {
             return Ok(Some(Next::Keep));
         }
         if !self.ensure_exists(&id, change, content, &managed).await? {
@@ -266,15 +268,22 @@ fn next(change: &Change, entry: &Entry, managed: Option<&VersionedConfig>) -> Ne
         return Next::Keep;
     }
     let goes_on = entry.moving.as_ref().is_some_and(|moving| *moving != change.object);
+    let is_current = [entry.current.as_deref(), released(entry, managed)].iter().all(|it| *it == Some(&change.object));
     if entry.current.is_none() || is_misnamed(change, versions, names) {
         Next::Keep
-    } else if entry.current.as_ref() == Some(&change.object) && (entry.next.is_some() || goes_on) {
+    } else if is_current && (entry.next.is_some() || goes_on) {
         Next::Remove
-    } else if entry.to_join() == Some(&change.object) {
+    } else if is_current || entry.next.as_ref() == Some(&change.object) {
         Next::Keep
     } else {
         Next::Set(change.object.clone())
     }
+}
+
+/// What is current. Right after a release has ended, the table may still hand out what was so before.
+fn released<'a>(entry: &'a Entry, managed: Option<&'a VersionedConfig>) -> Option<&'a str> {
+    let current = managed.and_then(|managed| managed.status.as_ref()?.current.as_ref());
+    current.map(|current| current.object.as_str()).or(entry.current.as_deref())
 }
 
 /// Whether it is for the operator to say when workloads may have it, if ever.
@@ -283,14 +292,17 @@ fn may_not_be_joined(change: &Change, managed: &VersionedConfig) -> bool {
     let status = managed.status.as_ref();
     let waits = status.is_some_and(|status| status.waits_for_release || status.held.as_ref().is_some_and(is_held));
     let versions = status.map_or(&[][..], |status| status.versions.as_slice());
-    waits || managed.spec.current.as_ref().is_some_and(|choice| is_chosen_instead(choice, change, versions))
+    let names = status.map_or(&[][..], |status| status.names.as_slice());
+    waits || managed.spec.current.as_ref().is_some_and(|choice| is_chosen_instead(choice, change, versions, names))
 }
 
 /// Whether somebody chose another version to run in place of this content.
-fn is_chosen_instead(choice: &Choice, change: &Change, versions: &[VersionSummary]) -> bool {
+fn is_chosen_instead(choice: &Choice, change: &Change, versions: &[VersionSummary], names: &[GivenName]) -> bool {
     let Some(instead_of) = &choice.instead_of else { return true };
-    let known = versions.iter().find(|version| version.object == change.object);
-    *instead_of == change.object || known.is_some_and(|known| known.version == *instead_of)
+    let known = versions.iter().filter(|version| version.object == change.object).map(|version| &version.version);
+    // A version that is gone still has its name.
+    let given = names.iter().filter(|given| given.object == change.object).map(|given| &given.version);
+    *instead_of == change.object || known.chain(given).any(|name| name == instead_of)
 }
 
 /// One that others opted in may be in the table and not followed any more. One that was only gone is made anew: as long as the table hands
@@ -407,6 +419,19 @@ mod tests {
         assert_eq!(next(&change, &entry(&change.object, Some("app-2")), None), Next::Remove, "changed back");
         let moving = Entry { moving: Some("app-2".into()), ..entry(&change.object, None) };
         assert_eq!(next(&change, &moving, None), Next::Remove, "changed back while it moves");
+    }
+
+    #[test]
+    fn going_back_right_after_a_release_is_a_change_although_the_table_does_not_know_of_that_release() {
+        let change = green();
+        let mut managed = with_versions(&[]);
+        managed.status.as_mut().unwrap().current = Some(version("r2", "app-2"));
+        let before = Entry { moving: Some("app-2".into()), ..entry(&change.object, Some("app-2")) };
+        assert_eq!(next(&change, &before, Some(&managed)), Next::Set(change.object.clone()));
+        assert_eq!(next(&change, &entry(&change.object, None), Some(&managed)), Next::Set(change.object.clone()));
+        managed.status.as_mut().unwrap().current = Some(version("r1", &change.object));
+        assert_eq!(next(&change, &before, Some(&managed)), Next::Remove);
+        assert_eq!(next(&change, &entry("app-0", None), Some(&managed)), Next::Set(change.object.clone()));
     }
 
     #[test]

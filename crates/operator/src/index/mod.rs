@@ -353,9 +353,12 @@ impl Index {
             .collect()
     }
 
-    /// What the table offers of this config is our own word, and nobody else's.
-    pub fn note_published(&mut self, id: &ConfigId) {
-        if let Some(namespace) = self.namespaces.get_mut(&id.namespace) {
+    /// What the table offers of this config is our own word, and nobody else's; unless we only left standing what another had announced, or
+    /// somebody has announced something since.
+    pub fn note_published(&mut self, id: &ConfigId, entry: &Entry) {
+        let Some(namespace) = self.namespaces.get_mut(&id.namespace) else { return };
+        let is_ours = entry.next.is_none() || entry.next == entry.moving;
+        if is_ours && namespace.entry(&id.config).next == entry.next {
             namespace.announced.remove(&id.config);
         }
     }

@@ -506,9 +506,9 @@ impl Namespace {
         rejected.map(|(object, _)| object.to_owned()).collect()
     }
 
-    /// The releases beyond the newest that are kept. What was superseded by an open release still says how things were before it, and
-    /// what rolled somebody of late is the storm guard's memory: a config that flaps makes many releases that roll nobody, and they
-    /// must not push it out.
+    /// The releases beyond the newest that are kept. What was superseded by an open release still says how things were before it, what was
+    /// rejected must not be chosen for as long as its version is there, and what rolled somebody of late is the storm guard's memory: a
+    /// config that flaps makes many releases that roll nobody, and they must not push it out.
     pub(super) fn old_releases(&self, config: &ConfigRef, policy: &Policy, now: Timestamp) -> Vec<ReleaseFact> {
         let first = |fact: &&ReleaseFact| fact.core.configs().next() == Some(config);
         let needed: BTreeSet<&str> = self
@@ -525,8 +525,14 @@ impl Namespace {
             let is_recent = progress.started_at.is_some_and(|at| storm::is_within(at, policy.storm.window, now));
             is_recent && progress.consumers.iter().any(was_pinned)
         };
+        let rejected = self.rejected_versions(config);
+        let says_why = |fact: &ReleaseFact| {
+            let mut versions = fact.core.moves.iter().filter(|step| self.has_version(&step.config, &step.to));
+            fact.core.progress.phase == Phase::Rejected && versions.any(|step| rejected.contains(&step.to))
+        };
         let old = ended.into_iter().skip(policy.history.max(1));
-        old.filter(|fact| !needed.contains(fact.core.name.as_str()) && !is_remembered(fact)).cloned().collect()
+        let is_needed = |fact: &ReleaseFact| needed.contains(fact.core.name.as_str()) || is_remembered(fact);
+        old.filter(|fact| !is_needed(fact) && !says_why(fact)).cloned().collect()
     }
 
     fn changeable(&self, config: &ConfigRef) -> impl Iterator<Item = (&WorkloadKey, &WorkloadFact)> {
@@ -963,8 +969,13 @@ impl Namespace {
         self.releases.values().filter(|other| other.core.name != fact.core.name).filter(is_later).find(moves_one)
     }
 
-    /// Whether a person asked for it: they chose the version, promote it, or took back what failed. The guard is against storms, not against people.
+    /// Whether a person asked for it: they chose the version, promote it, want it tried again, or took back what failed. The guard is against
+    /// storms, not against people.
     fn is_asked_for(&self, fact: &ReleaseFact) -> bool {
+        let is_retried = |step: &Move| {
+            let retried = self.managed.get(&step.config).and_then(|managed| managed.object.spec.retry.as_ref());
+            self.held(&step.config).is_some_and(|held| held.object == step.to && retried == Some(&held.release))
+        };
         let is_chosen = |step: &lockstep_api::Move| {
             let managed = self.managed.get(&ConfigRef::from(&step.source));
             let choice = managed.and_then(|managed| managed.object.spec.current.as_ref());
@@ -972,7 +983,8 @@ impl Namespace {
         };
         let goes_back =
             || fact.core.takes_back() && fact.core.configs().any(|config| self.stranded(config).next().is_some());
-        fact.core.wishes.promote || fact.object.spec.moves.iter().any(is_chosen) || goes_back()
+        let is_wanted = fact.core.wishes.promote || fact.core.moves.iter().any(is_retried);
+        is_wanted || fact.object.spec.moves.iter().any(is_chosen) || goes_back()
     }
 
     /// What has to pass before consumers may be rolled again.
