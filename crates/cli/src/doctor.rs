@@ -17,14 +17,14 @@ use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::client::Body;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, ResourceExt};
-use lockstep_api::PinTable;
-use lockstep_core::names;
+use lockstep_api::{ConditionType, PinTable, VersionedConfig};
+use lockstep_core::{ConfigRef, names};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use crate::Outcome;
 use crate::cluster::{Cluster, NOT_INSTALLED};
-use crate::output::{BAD, FAINT, Format, GOOD, MOVING, View, paint, print, render};
+use crate::output::{BAD, FAINT, Format, GOOD, MOVING, View, harmless, paint, print, render};
 
 /// A clock that is further off than this confuses people who compare times.
 const SKEW_LIMIT_SECONDS: i64 = 10;
@@ -37,7 +37,8 @@ const KINDS: [&str; 4] = ["VersionedConfig", "Release", "ReleasePolicy", "PinTab
 /// Without these, pods and workloads do not get their versions in mode `policy`.
 const PINNING_POLICIES: [&str; 4] = ["lockstep-cronjobs", "lockstep-pins", "lockstep-table", "lockstep-workloads"];
 /// Without these, a version in use can be deleted, and a name given twice.
-const GUARDING_POLICIES: [&str; 3] = ["lockstep-version-names", "lockstep-versions", "lockstep-versions-in-use"];
+const GUARDING_POLICIES: [&str; 4] =
+    ["lockstep-version-names", "lockstep-version-names-table", "lockstep-versions", "lockstep-versions-in-use"];
 
 /// Flags of `lockstep doctor`.
 #[derive(Debug, Args)]
@@ -83,6 +84,7 @@ struct Facts {
     webhook: Seen<Option<Webhook>>,
     missing_rights: Seen<Vec<String>>,
     table: Seen<bool>,
+    configs: Seen<Vec<VersionedConfig>>,
 }
 
 #[derive(Debug, Clone)]
@@ -172,7 +174,14 @@ async fn gather(cluster: &Cluster, server: Seen<String>, date: Option<Timestamp>
         }),
         missing_rights: missing_rights(cluster).await,
         table: table.map(|found| found.is_some()),
+        configs: configs(cluster).await,
     }
+}
+
+async fn configs(cluster: &Cluster) -> Seen<Vec<VersionedConfig>> {
+    let found = cluster.api::<VersionedConfig>().list(&ListParams::default()).await;
+    let right = || format!("list versionedconfigs in namespace {}", cluster.namespace);
+    found.map(|found| found.items).map_err(|error| Unseen::new(error, right()))
 }
 
 /// The version of the API server, and its clock.
@@ -268,8 +277,13 @@ const OPERATOR_CHECK: &str = "operator";
 const ADMISSION_CHECK: &str = "admission";
 const RIGHTS_CHECK: &str = "rights";
 const TABLE_CHECK: &str = "pin table";
+const CONFIGS_CHECK: &str = "configs";
 /// What is about the caller and the namespace that they chose, and not about the installation.
-const ABOUT_THE_CALLER: [&str; 2] = [RIGHTS_CHECK, TABLE_CHECK];
+const ABOUT_THE_CALLER: [&str; 3] = [RIGHTS_CHECK, TABLE_CHECK, CONFIGS_CHECK];
+/// Why a config is not ready although nothing moves, and nothing that it says failed: somebody has to do something.
+const STUCK: [&str; 2] = ["Refused", "UnknownVersion"];
+/// How many configs are named.
+const NAMED: usize = 5;
 
 /// What the caller must be allowed to, for all commands to work.
 const RIGHTS: [(&str, &str, &str); 9] = [
@@ -353,7 +367,9 @@ fn diagnose(facts: &Facts) -> Vec<Check> {
     }
     let mut checks = vec![server_check(facts), kinds_check(facts), operator_check(facts), leader_check(facts)];
     checks.extend(admission_check(facts));
-    checks.extend([guard_check(facts), rights_check(facts), table_check(facts), clock_check(facts)]);
+    checks.extend([guard_check(facts), rights_check(facts), table_check(facts)]);
+    checks.extend(configs_check(facts));
+    checks.push(clock_check(facts));
     checks
 }
 
@@ -509,6 +525,27 @@ fn table_check(facts: &Facts) -> Check {
     }
 }
 
+/// What is versioned in the namespace, and each config that is stuck. One that failed is `lockstep status`'s to tell.
+fn configs_check(facts: &Facts) -> Vec<Check> {
+    let (about, namespace) = (CONFIGS_CHECK, &facts.namespace);
+    let found = match &facts.configs {
+        Err(why) => return vec![Check::unseen(about, why)],
+        Ok(found) => found,
+    };
+    let stuck = |object: &VersionedConfig| {
+        let ready = object.status.as_ref()?.condition(ConditionType::Ready)?;
+        let is_stuck = ready.status == "False" && STUCK.contains(&ready.reason.as_str());
+        is_stuck.then(|| format!("{}: {}", ConfigRef::from(&object.spec.source), harmless(&ready.message)))
+    };
+    let stuck: Vec<String> = found.iter().filter_map(stuck).collect();
+    if stuck.is_empty() {
+        return vec![Check::ok(about, format!("{} versioned in namespace {namespace}, none is stuck", found.len()))];
+    }
+    let more = stuck.len().saturating_sub(NAMED);
+    let more = (more > 0).then(|| Check::new(Level::Warn, about, format!("and {more} more"), "lockstep status"));
+    stuck.into_iter().take(NAMED).map(|says| Check::new(Level::Warn, about, says, "")).chain(more).collect()
+}
+
 fn clock_check(facts: &Facts) -> Check {
     let about = "clock";
     match facts.skew_seconds {
@@ -547,7 +584,10 @@ impl View for Diagnosis {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::fixtures::{held, versioned};
     use crate::output::plain;
 
     fn well() -> Facts {
@@ -571,7 +611,24 @@ mod tests {
             webhook: Ok(None),
             missing_rights: Ok(Vec::new()),
             table: Ok(true),
+            configs: Ok(vec![versioned("configmap", "app")]),
         }
+    }
+
+    #[test]
+    fn what_is_stuck_is_named() {
+        let stuck = |reason: &str| {
+            let mut object = held();
+            let ready = json!({"type": "Ready", "status": "False", "reason": reason, "message": "web has a pin to nothing",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            object.status.as_mut().unwrap().conditions = vec![serde_json::from_value(ready).unwrap()];
+            object
+        };
+        let facts = |reason: &str, count: usize| Facts { configs: Ok(vec![stuck(reason); count]), ..well() };
+        assert!(shown(&facts("UnknownVersion", 1)).contains("configmap/app: web has a pin to nothing"));
+        assert!(shown(&facts("Refused", 8)).contains("and 3 more"));
+        assert!(shown(&facts("Held", 1)).contains("none is stuck"), "what failed is told elsewhere");
+        assert_eq!(outcome(&diagnose(&facts("UnknownVersion", 1)), RIGHTS_CHECK), Outcome::Done);
     }
 
     fn shown(facts: &Facts) -> String {

@@ -176,7 +176,10 @@ pub(crate) async fn ends(
 /// is not seen any more.
 async fn look(cluster: &Cluster, wanted: &mut Wanted, progress: &mut Progress) -> Result<Option<End>> {
     let mut releases = cluster.releases_of(&wanted.config).await?;
-    let Some(object) = cluster.find(&wanted.config).await? else { return Ok(None) };
+    let Some(object) = cluster.find(&wanted.config).await? else {
+        let source = cluster.content(wanted.config.kind, &wanted.config.name).await?;
+        return Ok(source.is_none().then(|| not_followed(&wanted.config, "it does not exist any more")));
+    };
     if let Some(missed) = missed(&object, &releases) {
         let found = cluster.api::<Release>().get_opt(missed).await;
         let found = found.map_err(|error| cluster.explain(error, || format!("read release {missed}")))?;
@@ -194,8 +197,9 @@ async fn look(cluster: &Cluster, wanted: &mut Wanted, progress: &mut Progress) -
         Standing::Waiting => {
             let source = cluster.content(wanted.config.kind, &wanted.config.name).await?;
             let awaited = awaited(cluster, wanted).await?;
-            has_moved_on(&object, target.as_deref(), awaited.as_ref(), source.as_ref())
-                .then(|| replaced(&object, target.as_deref()))
+            let is_replaced = has_moved_on(&object, target.as_deref(), awaited.as_ref(), source.as_ref());
+            let replaced = is_replaced.then(|| replaced(&object, target.as_deref()));
+            replaced.or_else(|| Some(not_followed(&wanted.config, unfollowed(&object)?)))
         }
         Standing::Moving(_) => None,
     })
@@ -353,8 +357,24 @@ pub(crate) fn is_about_to_move(object: &VersionedConfig, current: &str) -> bool 
 
 /// Whether changes of the config become versions.
 pub(crate) fn is_followed(object: &VersionedConfig) -> bool {
-    let followed = object.status.as_ref().and_then(|status| status.condition(ConditionType::Followed));
-    followed.is_none_or(|followed| followed.status != "False")
+    unfollowed(object).is_none()
+}
+
+/// Why changes of the config do not become versions any more.
+fn unfollowed(object: &VersionedConfig) -> Option<&str> {
+    let followed = object.status.as_ref()?.condition(ConditionType::Followed);
+    followed.filter(|followed| followed.status == "False").map(|followed| followed.message.as_str())
+}
+
+/// What is waited for cannot come.
+fn not_followed(config: &ConfigRef, why: &str) -> End {
+    End {
+        config: config.to_string(),
+        version: String::new(),
+        result: Ending::Rejected,
+        release: String::new(),
+        reason: why.to_owned(),
+    }
 }
 
 /// How a release ended, if it did so by itself: one that was superseded did not.
@@ -610,6 +630,18 @@ mod tests {
             chosen.spec.current = Some(lockstep_api::Choice { version: version.into(), instead_of: None });
             assert!(!moved_on(&chosen, &blue, &green), "a person wants {version}");
         }
+    }
+
+    #[test]
+    fn what_nobody_follows_any_more_is_not_waited_for() {
+        let mut object = held();
+        assert_eq!(unfollowed(&object), None);
+        let followed = json!({"type": "Followed", "status": "False", "reason": "OptedOut", "message": "it opted out",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        object.status.as_mut().unwrap().conditions.push(serde_json::from_value(followed).unwrap());
+        assert!(!is_followed(&object));
+        let end = not_followed(&"configmap/app".parse().unwrap(), unfollowed(&object).unwrap());
+        assert_eq!(plain(&end.text()), "configmap/app: rejected: it opted out");
     }
 
     #[test]

@@ -336,6 +336,9 @@ fn described_policy(name: Option<&str>, policy: &Policy) -> String {
     match policy.canary {
         Some(BatchSize::Pods(pods)) => parts.push(format!("{pods} pods of each first")),
         Some(BatchSize::Percent(percent)) => parts.push(format!("{percent}% of each one's pods first")),
+        Some(BatchSize::Least { pods, percent }) => {
+            parts.push(format!("{pods} pods or {percent}% of each one's pods first, whichever is less"));
+        }
         None => {}
     }
     parts.extend(policy.max_parallel.map(|count| format!("{count} at a time")));

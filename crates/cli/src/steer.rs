@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use kube::api::{Patch, PatchParams};
 use lockstep_api::Release;
-use lockstep_core::release::Phase;
+use lockstep_core::release::{Phase, State};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
@@ -50,7 +50,8 @@ impl Wish {
             }
             Self::Resume if !is_paused => Err(format!("release {name} is not paused")),
             Self::Pause => Ok(format!(
-                "release {name} stops where it is; failures are still noticed. Go on: lockstep resume release/{name}"
+                "release {name} goes no further; failures are still noticed.{} Go on: lockstep resume release/{name}",
+                rolling(release)
             )),
             Self::Resume => Ok(format!("release {name} goes on. See it: lockstep watch release/{name}")),
             Self::Promote => {
@@ -62,6 +63,22 @@ impl Wish {
             Self::Abort => Ok(format!(
                 "release {name} puts {from} back; {to} is held and not tried again by itself. See it: lockstep watch release/{name}"
             )),
+        }
+    }
+}
+
+/// Whose pods are replaced at this moment: their own controllers go on with that.
+fn rolling(release: &Release) -> String {
+    let consumers = release.status.iter().flat_map(|status| &status.consumers);
+    let rolling: Vec<String> = consumers
+        .filter(|consumer| consumer.state == State::Rolling.name())
+        .map(|consumer| format!("{} {}", consumer.kind, consumer.name))
+        .collect();
+    match rolling.as_slice() {
+        [] => String::new(),
+        [one] => format!(" {one} is rolling already: its own controller finishes that."),
+        [first, more @ ..] => {
+            format!(" {first} and {} more are rolling already: their own controllers finish that.", more.len())
         }
     }
 }

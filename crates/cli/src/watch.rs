@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ListParams, ObjectList, PartialObjectMeta};
@@ -27,6 +27,8 @@ use crate::status::under_way;
 /// How long the operator may take to see a change: moments, unless the machine is very busy or another replica takes over.
 const OPERATOR_GRACE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
+/// What ended so long ago may have been waited for: a person, or a script, takes a moment from the change to the command.
+const RECENTLY: SignedDuration = SignedDuration::from_secs(60);
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -38,7 +40,7 @@ Exit codes:
   4  not done within --timeout; the release goes on
   5  released, but not every consumer could be judged: some have no pods, were broken before, or were left alone")]
 pub(crate) struct Flags {
-    /// NAME, configmap/NAME, secret/NAME or release/NAME; all that moves in the namespace if not given
+    /// NAME, configmap/NAME, secret/NAME or release/NAME; if not given, all that moves in the namespace, or failed within the last minute
     #[arg(value_name = "CONFIG|RELEASE")]
     what: Option<ReleaseName>,
     /// How long to watch
@@ -96,7 +98,25 @@ async fn all(cluster: &Cluster) -> Result<Vec<Wanted>> {
     }
     let mut configs = open(&releases);
     configs.extend(changed(&objects, &sources, &releases));
-    Ok(distinct(moving(cluster, configs, false).await?))
+    let mut wanted = moving(cluster, configs, false).await?;
+    wanted.extend(moving(cluster, just_failed(&objects, &releases, Timestamp::now()), true).await?);
+    Ok(distinct(wanted))
+}
+
+/// The configs whose change failed, or was refused, while somebody typed: that is what they want to hear of.
+fn just_failed(objects: &[VersionedConfig], releases: &[Release], now: Timestamp) -> Vec<ConfigRef> {
+    let is_recent = |at: Timestamp| now.duration_since(at) <= RECENTLY;
+    let has_failed = |object: &&VersionedConfig| {
+        let Some(status) = &object.status else { return false };
+        let held_by = |release: &Release| {
+            let ended = release.status.as_ref().and_then(|status| status.ended_at.as_ref());
+            status.held.as_ref().is_some_and(|held| release.metadata.name.as_ref() == Some(&held.release))
+                && ended.is_some_and(|ended| is_recent(ended.0))
+        };
+        let refused = status.condition(ConditionType::Ready).filter(|ready| ready.reason == "Refused");
+        releases.iter().any(held_by) || refused.is_some_and(|refused| is_recent(refused.last_transition_time.0))
+    };
+    objects.iter().filter(has_failed).map(|object| ConfigRef::from(&object.spec.source)).collect()
 }
 
 /// Which resource version each config of a kind has. Who may not list them does without.
@@ -147,11 +167,16 @@ fn distinct(wanted: Vec<Wanted>) -> Vec<Wanted> {
 async fn moving(cluster: &Cluster, configs: Vec<ConfigRef>, are_named: bool) -> Result<Vec<Wanted>> {
     let start = Instant::now();
     let (mut asked, mut found) = (configs, Vec::new());
+    // What becomes of a change that we saw before the operator did is of interest, whoever asked.
+    let mut unseen = BTreeSet::new();
     loop {
         let mut unclear = Vec::new();
         for config in asked {
             let (course, wanted) = look(cluster, &config).await?;
-            match next(&course, are_named, start.elapsed()) {
+            if course == Course::Unseen {
+                unseen.insert(config.clone());
+            }
+            match next(&course, are_named || unseen.contains(&config), start.elapsed()) {
                 Next::Follow => found.extend(wanted),
                 Next::Leave => {}
                 Next::LookAgain => unclear.push(config),
@@ -267,11 +292,11 @@ enum Next {
     GiveUp,
 }
 
-/// Without a name only what moves is of interest: what is held or refused, and stays as it is, does not.
-fn next(course: &Course, is_named: bool, waited: Duration) -> Next {
+/// If nobody asks for this config, only what moves is of interest: what is held or refused, and stays as it is, does not.
+fn next(course: &Course, is_asked_for: bool, waited: Duration) -> Next {
     match course {
         Course::Moves | Course::To(_) => Next::Follow,
-        Course::Held(_) | Course::Refused if is_named => Next::Follow,
+        Course::Held(_) | Course::Refused if is_asked_for => Next::Follow,
         Course::Rests | Course::Held(_) => Next::Leave,
         Course::Refused | Course::Unfollowed if waited >= REFUSAL_GRACE => Next::Leave,
         Course::Unseen if waited >= OPERATOR_GRACE => Next::GiveUp,
@@ -295,6 +320,7 @@ fn target(release: &Release) -> Option<Wanted> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use lockstep_api::Choice;
     use serde_json::json;
 
@@ -416,6 +442,21 @@ mod tests {
         };
         assert_eq!(found(&[]), ["app", "new", "chosen"]);
         assert_eq!(found(&[baking()]), ["new", "chosen"], "a release moves it already");
+    }
+
+    #[test]
+    fn what_failed_a_moment_ago_is_told_and_what_failed_long_ago_is_not() {
+        let ended = |seconds: i64| {
+            let mut release = baking();
+            release.metadata.name = Some("configmap-app-2".into());
+            release.status.as_mut().unwrap().ended_at = Some(Time(NOW - SignedDuration::from_secs(seconds)));
+            release
+        };
+        let found = |object: VersionedConfig, seconds| just_failed(&[object], &[ended(seconds)], NOW).len();
+        assert_eq!((found(held(), 5), found(held(), 500)), (1, 0));
+        assert_eq!(found(versioned("configmap", "app"), 5), 0, "nothing is held");
+        let refused = with_condition(versioned("configmap", "app"), "Ready", "Refused");
+        assert_eq!(found(refused, 500), 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::str;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Number, Value};
-use serde_saphyr::options::NonFiniteFloatPolicy;
+use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
 use super::weight::Weight;
 
@@ -98,6 +98,8 @@ fn yaml<'a, T: Deserialize<'a>>(text: &'a str) -> Result<Vec<T>, String> {
         // As YAML 1.2 has it: `yes` and `on` are text.
         strict_booleans: true,
         non_finite_float_policy: NonFiniteFloatPolicy::AsString,
+        // Most programs take the last one, and we do not know better than they.
+        duplicate_keys: DuplicateKeyPolicy::LastWins,
     };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| match error.location() {
         Some(location) => format!(" at line {}, column {}", location.line(), location.column()),

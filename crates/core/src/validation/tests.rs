@@ -58,7 +58,7 @@ fn files_are_read_by_their_extension() {
         ("a.yaml", &deep, ""),
         ("a.yaml", &many, ""),
         ("a.yml", "a: b: c", "key a.yml is not valid YAML: wrong syntax at line 1, column 5"),
-        ("a.yaml", "a: 1\nb: 2\na: 3", "key a.yaml is not valid YAML: wrong syntax at line 3, column 1"),
+        ("a.yaml", "a: 1\nb: 2\na: 3", ""),
         ("a.yaml", "a: 1\n---\nb: [", "key a.yaml is not valid YAML: wrong syntax at line 3, column 4"),
         ("a.yaml", &too_deep, "key a.yaml is not valid YAML: wrong syntax at line 1, column 256"),
         ("a.toml", "[a]\nb = 1979-05-27\n", ""),
