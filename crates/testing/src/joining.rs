@@ -1,6 +1,7 @@
 //! Code and config changed together, by the tools that people use: how many of such changes make one ReplicaSet.
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
 use lockstep_api::{ReleasePolicySpec, RuleSpec, ValidationSpec};
 
 use crate::manifests::{deployment, testapp_image, versioned};
@@ -19,9 +20,8 @@ pub async fn count_joined(stage: &Scenario, name: &str, changes: usize) -> Resul
     // Rules are checked before anybody may join.
     stage.set_policy("default", &with_rule()).await?;
     let apply = joined(stage, changes, &by_apply, async |change| stage.apply(&shop(&by_apply, change)).await);
-    // A workload can opt in for its configs.
     let server = joined(stage, changes, &by_server, async |change| {
-        let shop = opted_in_by_workload(&shop(&by_server, change));
+        let shop = opted_in_by_workload(&unlabelled(&by_server, change));
         stage.kubectl_with_input(&["apply", "--server-side", "-f", "-"], &shop).await.map(drop)
     });
     let (helm, apply, server) = futures::try_join!(helm, apply, server)?;
@@ -38,11 +38,24 @@ fn with_rule() -> ReleasePolicySpec {
     }
 }
 
+/// A workload can opt in for its configs.
 fn opted_in_by_workload(shop: &str) -> String {
-    let labels = "  labels: {lockstep.dev/versioned: \"true\"}\n";
     let deployment = "kind: Deployment\nmetadata:\n";
-    shop.replace(labels, "")
-        .replace(deployment, &format!("{deployment}  annotations: {{lockstep.dev/auto: \"true\"}}\n"))
+    shop.replace(deployment, &format!("{deployment}  annotations: {{lockstep.dev/auto: \"true\"}}\n"))
+}
+
+/// Changes code and config in one step, and fails unless that makes one ReplicaSet with the new pair.
+pub async fn expect_joined(stage: &Scenario, name: &str, change: usize) -> Result<()> {
+    let before = revision(stage, name).await?;
+    stage.apply(&unlabelled(name, change)).await?;
+    let made = revision(stage, name).await? - before;
+    let template = newest_template(stage, name).await?;
+    let pin = template.strip_prefix(&format!("b{change} configmap/{name}=")).context(template.clone())?;
+    let version = stage.api::<ConfigMap>().get(pin).await?;
+    let color = version.data.unwrap_or_default().remove("COLOR");
+    ensure!(color == Some(format!("c{change}")), "the new code runs with {color:?}: {template}");
+    ensure!(made == 1, "one change made {made} ReplicaSets");
+    Ok(())
 }
 
 /// Makes the changes, checks that each ends with the right pair, and counts those that took one ReplicaSet.
@@ -97,6 +110,12 @@ async fn current_object(stage: &Scenario, name: &str) -> Result<String> {
     Ok(found["status"]["current"]["object"].as_str().unwrap_or_default().to_owned())
 }
 
+/// A shop that somebody else opted in.
+pub fn unlabelled(name: &str, change: usize) -> String {
+    shop(name, change).replace("  labels: {lockstep.dev/versioned: \"true\"}\n", "")
+}
+
+/// A config and its workload, without pods.
 fn shop(name: &str, change: usize) -> String {
     let pod = format!(
         "containers:

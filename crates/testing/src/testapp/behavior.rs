@@ -13,6 +13,8 @@ pub(crate) struct Behavior {
     pub(crate) ready: Readiness,
     /// How long after its start the app exits with an error.
     pub(crate) crash_after: Option<Duration>,
+    /// The pod that exits with an error at its start, if others do not.
+    pub(crate) crash_as: Option<String>,
     /// The share of requests that are answered with an error, 0 to 1.
     pub(crate) error_rate: f64,
     /// How long each request waits for its answer.
@@ -37,11 +39,12 @@ impl Behavior {
                 ["never-ready"] => behavior.ready = Readiness::Never,
                 ["ready-after", time] => behavior.ready = Readiness::After(duration(time)?),
                 ["crash"] => behavior.crash_after = Some(Duration::ZERO),
+                ["crash-as", pod] => behavior.crash_as = Some((*pod).to_owned()),
                 ["crash-after", time] => behavior.crash_after = Some(duration(time)?),
                 ["error-rate", rate] => behavior.error_rate = share(rate)?,
                 ["slow", time] => behavior.delay = duration(time)?,
                 _ => bail!(
-                    "unknown behavior `{phrase}`: use healthy, never-ready, ready-after TIME, crash, crash-after TIME, error-rate SHARE or slow TIME"
+                    "unknown behavior `{phrase}`: use healthy, never-ready, ready-after TIME, crash, crash-as POD, crash-after TIME, error-rate SHARE or slow TIME"
                 ),
             }
         }
@@ -87,6 +90,7 @@ mod tests {
 
     #[test]
     fn words_add_up() {
+        assert_eq!(Behavior::parse("crash-as web-1").unwrap().crash_as.as_deref(), Some("web-1"));
         let behavior = Behavior::parse("ready-after 5s, crash-after 20s, error-rate 0.25, slow 300ms").unwrap();
         assert_eq!(behavior.ready, Readiness::After(Duration::from_secs(5)));
         assert_eq!(behavior.crash_after, Some(Duration::from_secs(20)));

@@ -68,7 +68,8 @@ async fn serve() -> Result<()> {
     eprintln!("testapp: loaded {} files, behavior {:?}", loaded.snapshot.files.len(), loaded.behavior);
     let crash_after = loaded.behavior.crash_after;
     // What crashes at its start never listens: a probe must not find it ready for a moment.
-    ensure!(crash_after != Some(Duration::ZERO), "crashing, as configured");
+    let is_to_crash = loaded.behavior.crash_as.is_some() && loaded.behavior.crash_as == env::var("HOSTNAME").ok();
+    ensure!(crash_after != Some(Duration::ZERO) && !is_to_crash, "crashing, as configured");
     let app = Arc::new(App {
         started: Instant::now(),
         loaded: Mutex::new(loaded),

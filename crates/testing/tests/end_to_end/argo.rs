@@ -109,6 +109,11 @@ async fn aborting_new_code_stays_so_although_the_config_changed_meanwhile() {
         stage.kubectl(&["argo", "rollouts", "abort", "web"]).await?;
         expect_release(&stage, "1", "Failed", "aborted").await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Degraded").await?;
+        holds("nobody runs the new code", Duration::from_secs(5), async || old_code(&stage).await).await?;
+        // Who takes the config back does not start the code again.
+        let abort = json!({"spec": {"abort": true}}).to_string();
+        stage.kubectl(&["patch", "release", "configmap-web-env-1", "--type=merge", "-p", &abort]).await?;
+        expect_release(&stage, "1", "Failed", "Rollout web still has it").await?;
         holds("nobody runs the new code", Duration::from_secs(5), async || old_code(&stage).await).await
     })
     .await;

@@ -110,6 +110,46 @@ async fn unreadable(stage: &Scenario, neighbour: &Scenario) -> Result<()> {
     expect(stage, "app=web", &["green"]).await
 }
 
+/// As a file it has a megabyte; as values in memory it would have a hundred times as much.
+#[tokio::test]
+async fn a_config_that_is_small_as_a_file_and_huge_in_memory_ends_nobody() {
+    scenario("bomb", |stage| async move {
+        stage.set_policy("default", &impatient()).await?;
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        let own = stage.elsewhere("lockstep-system");
+        let restarts = async || own.kubectl(&["get", "pods", "-o", RESTARTS]).await;
+        let before = restarts().await?;
+        let bomb = format!("[{}{{}}]", r#"{"":0},"#.repeat(120_000));
+        let editor = Editor::of(&stage).await?;
+        for (name, key) in [("one", "a.json"), ("two", "b.json"), ("three", "c.yaml")] {
+            let labels = json!({"lockstep.dev/versioned": "true"});
+            let metadata = json!({"name": name, "labels": labels});
+            let object = |text: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {key: text}});
+            editor.create(&object("{}")).await?;
+            stage.released(&format!("configmap/{name}"), "1.0.0").await?;
+            stage.kubectl_with_input(&["replace", "-f", "-"], &object(&bomb).to_string()).await?;
+        }
+        stage.apply(&config("green", "healthy")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        for name in ["one", "two", "three"] {
+            eventually(&format!("the end of {name}'s change"), SHORT, async || {
+                let status = &stage.read(&format!("versionedconfig/configmap-{name}")).await?["status"];
+                let is_over = status["current"]["version"] == "r2" || status["held"].is_object();
+                ensure!(is_over && status["releasing"].is_null(), "{status}");
+                Ok(())
+            })
+            .await?;
+        }
+        let after = restarts().await?;
+        ensure!(before == after, "the operator restarted: {before}, then {after}");
+        Ok(())
+    })
+    .await;
+}
+
+const RESTARTS: &str =
+    "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[*].restartCount}{'\\n'}{end}";
+
 /// A Warning on the object says that it cannot be read.
 async fn expect_told(stage: &Scenario) -> Result<()> {
     eventually("an Event about the policy", SHORT, async || {

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 use kube::api::ListParams;
-use lockstep_api::{Release, ReleasePolicySpec, StormGuardSpec};
+use lockstep_api::{Release, ReleasePolicySpec, RuleSpec, StormGuardSpec, ValidationSpec};
 use lockstep_testing::manifests::{config_map, testapp_image, web_deployment};
 use lockstep_testing::{LONG, SHORT, Scenario, command_line, eventually, impatient, scenario};
 use serde_json::Value;
@@ -131,6 +131,36 @@ async fn what_does_not_come_to_an_end_or_breaks_a_rule_has_an_exit_code_of_its_o
         late.expect(4, &["timed out"])?;
         lockstep(&stage, &["status", "nothing"], "").await?.expect(1, &["lockstep adopt nothing"])?;
         lockstep(&stage, &["no-such-command"], "").await?.expect(1, &["no-such-command"])
+    })
+    .await;
+}
+
+/// Whoever waits for something that is rejected, refused, or not followed any more hears of it, however fast that happened.
+#[tokio::test]
+async fn what_cannot_come_is_never_waited_for_and_never_a_success() {
+    scenario("cli-never", |stage| async move {
+        blue(&stage).await?;
+        let rule = RuleSpec { expression: "data.COLOR != 'red'".into(), message: None };
+        let validation = Some(ValidationSpec { rules: vec![rule], ..ValidationSpec::default() });
+        stage.set_policy("default", &ReleasePolicySpec { validation, ..impatient() }).await?;
+        stage.apply(&web_env("red", "healthy")).await?;
+        lockstep(&stage, &["watch"], "").await?.expect(3, &["rejected"])?;
+        lockstep(&stage, &["watch", "web-env"], "").await?.expect(3, &["rejected"])?;
+        let retried = lockstep(&stage, &["retry", "web-env", "--wait", "--timeout", "120s"], "").await?;
+        retried.expect(3, &["rejected", "data.COLOR"])?;
+
+        stage.kubectl(&["annotate", "configmap", "web-env", "lockstep.dev/policy=nothing"]).await?;
+        stage.apply(&web_env("green", "healthy")).await?;
+        lockstep(&stage, &["watch", "web-env"], "").await?.expect(3, &["there is no ReleasePolicy nothing"])?;
+        let pink = web_env("pink", "healthy");
+        let waits =
+            lockstep(&stage, &["release", "-f", "-", "--wait", "--force-conflicts", "--timeout", "300s"], &pink);
+        let opts_out = async {
+            stage.kubectl(&["label", "configmap", "web-env", "lockstep.dev/ignore=true"]).await?;
+            Ok(())
+        };
+        let (waited, ()) = futures::try_join!(waits, opts_out)?;
+        waited.expect(3, &["rejected"])
     })
     .await;
 }

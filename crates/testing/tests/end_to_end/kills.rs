@@ -75,7 +75,8 @@ async fn kill_operators(stage: &Scenario, seed: u64, all_are_done: &AtomicBool) 
         if kills % SIGKILL_EVERY == 0 {
             kill_processes().await?;
         }
-        own.kubectl(&["delete", "pod", &leader, "--grace-period=0", "--force"]).await?;
+        // It may have gone by itself since it took the lease.
+        own.kubectl(&["delete", "pod", &leader, "--grace-period=0", "--force", "--ignore-not-found"]).await?;
         kills += 1;
         leader = self::leader(&own, Some(&leader)).await?;
     }

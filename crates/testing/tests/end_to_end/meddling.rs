@@ -6,8 +6,10 @@ use lockstep_testing::manifests::testapp_image;
 use lockstep_testing::{SHORT, Scenario, eventually, impatient, scenario};
 use serde_json::{Value, json};
 
-use super::releases::{FIRST, SECOND, appears, config, deployment, ended, expect, phase, set_up, standing, steer};
-use super::truth::careful;
+use super::releases::{
+    FIRST, SECOND, appears, config, deployment, ended, expect, phase, promote, set_up, standing, steer,
+};
+use super::truth::{careful, careful_for};
 
 /// No field of a gate is left in a Deployment.
 async fn expect_no_gate(stage: &Scenario) -> Result<()> {
@@ -108,17 +110,19 @@ async fn whoever_deletes_a_versioned_config_loses_nothing() {
 #[tokio::test]
 async fn a_manifest_that_opens_a_canarys_gate_is_told() {
     scenario("forced", |stage| async move {
-        careful(&stage).await?;
-        steer(&stage, "deployment/web", r#"{"spec": {"minReadySeconds": 0}}"#).await?;
+        // It bakes for as long as we need to look at it.
+        careful_for(&stage, 600).await?;
+        // Neither the gate nor the note of it is in the manifest.
+        stage.kubectl_with_input(&["replace", "-f", "-"], &deployment("web", 3, "")).await?;
         eventually("the reason to tell", SHORT, async || {
-            let (phase, reason) = standing(&stage, FIRST).await?;
-            let is_told = reason.contains("Deployment web does not stop after its first pods") || phase == "Succeeded";
-            ensure!(is_told, "{reason}");
+            let (_, reason) = standing(&stage, FIRST).await?;
+            ensure!(reason.contains("Deployment web does not stop after its first pods"), "{reason}");
             Ok(())
         })
         .await?;
-        ended(&stage, FIRST, "Succeeded").await?;
-        expect(&stage, "app=web", &["green"; 3]).await
+        expect(&stage, "app=web", &["green"; 3]).await?;
+        promote(&stage, FIRST).await?;
+        ended(&stage, FIRST, "Succeeded").await
     })
     .await;
 }

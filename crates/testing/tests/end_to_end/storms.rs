@@ -11,7 +11,10 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::{ListParams, Patch, PatchParams};
-use lockstep_api::{PinTable, Release, ReleasePolicySpec, StormGuardSpec, VersionedConfig, VersionedConfigStatus};
+use lockstep_api::{
+    PinTable, Release, ReleasePolicySpec, ReleaseStatus, StormGuardSpec, VersionedConfig, VersionedConfigStatus,
+};
+use lockstep_testing::joining::{expect_joined, unlabelled};
 use lockstep_testing::manifests::{testapp_image, versioned_colors, web_deployment};
 use lockstep_testing::{LONG, SHORT, Scenario, eventually, holds, impatient, scenario};
 use serde_json::json;
@@ -66,6 +69,44 @@ async fn a_config_that_flaps_rolls_its_consumer_a_few_times_and_the_last_value_w
             see_color(&stage, "app=web", 2, &format!("c{FLAPS}")).await
         })
         .await
+    })
+    .await;
+}
+
+/// Also where the whole namespace opted in, and not the config itself. A join costs no rollout of its own.
+#[tokio::test]
+async fn neither_a_release_under_way_nor_the_storm_guard_parts_code_from_its_config() {
+    scenario("joins-anyway", |stage| async move {
+        stage.set_policy("default", &impatient()).await?;
+        stage.kubectl(&["label", "namespace", &stage.namespace, "lockstep.dev/versioned=true"]).await?;
+        stage.apply(&unlabelled("web", 0)).await?;
+        stage.released("configmap/web", "1.0.0").await?;
+        let color = async |color: &str| patch_config(&stage, "web", &json!({"data": {"COLOR": color}})).await;
+        for (color_of, version) in [("one", "r2"), ("two", "r3"), ("three", "r4"), ("four", "r5")] {
+            color(color_of).await?;
+            stage.released("configmap/web", version).await?;
+        }
+        // After four releases the next one waits for 80 seconds. On a busy machine kubectl takes seconds between its two writes.
+        let guard = StormGuardSpec { free_releases: Some(1), window_seconds: None };
+        let storm_guard = Some(guard);
+        let settle_milliseconds = Some(10_000);
+        let patient = ReleasePolicySpec { bake_seconds: Some(600), settle_milliseconds, storm_guard, ..impatient() };
+        stage.set_policy("default", &patient).await?;
+        let expect = async |phase: &str, reason: &str| {
+            eventually(&format!("a release that is {phase}"), LONG, async || {
+                let releases = stage.api::<Release>().list(&ListParams::default()).await?;
+                let is_so = |status: &ReleaseStatus| status.phase == phase && status.reason.contains(reason);
+                let is_there = releases.iter().any(|release| release.status.as_ref().is_some_and(is_so));
+                ensure!(is_there, "{:?}", releases.iter().map(Release::phase).collect::<Vec<_>>());
+                Ok(())
+            })
+            .await
+        };
+        color("five").await?;
+        expect("Pending", "rolled too often").await?;
+        expect_joined(&stage, "web", 1).await?;
+        expect("Baking", "").await?;
+        expect_joined(&stage, "web", 2).await
     })
     .await;
 }

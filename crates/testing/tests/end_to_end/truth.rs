@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use lockstep_api::{Canary, ReleasePolicySpec};
+use lockstep_api::{Canary, FailureLimits, ReleasePolicySpec};
 use lockstep_testing::manifests::{config_map, indent, testapp_image, versioned};
 use lockstep_testing::{LONG, SHORT, Scenario, command_line, eventually, impatient, scenario};
 use serde_json::Value;
@@ -466,8 +466,12 @@ fn stateful_set(deployment: &str) -> String {
 
 /// Three pods, the first of which bakes with the new version.
 pub(crate) async fn careful(stage: &Scenario) -> Result<()> {
+    careful_for(stage, 20).await
+}
+
+pub(crate) async fn careful_for(stage: &Scenario, seconds: i32) -> Result<()> {
     let canary = Some(Canary { size: IntOrString::Int(1) });
-    stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(20), canary, ..impatient() }).await?;
+    stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(seconds), canary, ..impatient() }).await?;
     set_up(stage, &deployment("web", 3, "")).await?;
     stage.apply(&config("green", "healthy")).await?;
     appears(stage, FIRST).await?;
@@ -477,6 +481,43 @@ pub(crate) async fn careful(stage: &Scenario) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// One that may fail does not fail the release, and is named. The last pod that a StatefulSet replaces holds up no other.
+#[tokio::test]
+async fn so_many_pods_may_stay_broken_as_the_policy_says() {
+    scenario("may-fail", |stage| async move {
+        let failure = FailureLimits { max_failing_pods: Some(1), ..FailureLimits::default() };
+        stage.set_policy("default", &ReleasePolicySpec { failure: Some(failure), ..impatient() }).await?;
+        set_up(&stage, &stateful_set(&deployment("web", 2, "")).replace("OrderedReady", "Parallel")).await?;
+        stage.apply(&config("green", "crash-as web-0")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        ensure!(reason.contains("StatefulSet web: pod web-0") && reason.contains("maxFailingPods"), "{reason}");
+        Ok(())
+    })
+    .await;
+}
+
+/// Pods that only a person replaces are named for as long as one is left.
+#[tokio::test]
+async fn who_replaces_pods_by_hand_is_told_that_some_are_left() {
+    scenario("by-hand", |stage| async move {
+        let by_hand = stateful_set(&deployment("web", 2, ""))
+            .replace("  selector:", "  updateStrategy: {type: OnDelete}\n  selector:");
+        stage.set_policy("default", &until_promoted()).await?;
+        set_up(&stage, &by_hand).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        stage.kubectl(&["delete", "pod", "web-1"]).await?;
+        expect(&stage, "app=web", &["blue", "green"]).await?;
+        promote(&stage, FIRST).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        ensure!(reason.contains("Not judged: StatefulSet web") && reason.contains("OnDelete"), "{reason}");
+        expect_condition(&stage, FIRST, "Judged", "False").await
+    })
+    .await;
 }
 
 /// The kubelet says nothing of it in the pod's status: the pod would be waited for until the deadline.
