@@ -26,7 +26,7 @@ pub(crate) struct Flags {
     /// A config (NAME, configmap/NAME, secret/NAME), or a workload (deployment/NAME) with all configs that it uses
     #[arg(required = true, value_name = "WORKLOAD|CONFIG")]
     targets: Vec<Target>,
-    /// Do not ask
+    /// Write without asking
     #[arg(short, long)]
     yes: bool,
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use jiff::SignedDuration;
 use kube::api::{Patch, PatchParams};
-use lockstep_api::{Release, VersionSummary, VersionedConfig};
+use lockstep_api::{Held, Release, VersionSummary, VersionedConfig};
 use lockstep_core::ConfigRef;
 use lockstep_core::release::Phase;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ use crate::status::under_way;
 pub(crate) struct RollbackFlags {
     #[command(flatten)]
     config: Flags,
-    /// The version to go back to; the good one before the current one if not given
+    /// The version to go back to; if not given, the good one before the current one, or during a release the current one
     #[arg(long, value_name = "VERSION")]
     to: Option<String>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Flags {
     /// Follow the release to its end; exit codes as of `lockstep release`
     #[arg(short, long)]
     wait: bool,
-    /// How long to wait
+    /// How long to wait, with --wait
     #[arg(long, default_value = TIMEOUT, value_name = "DURATION")]
     timeout: SignedDuration,
 }
@@ -59,7 +59,7 @@ pub(crate) async fn rollback(cluster: &Cluster, flags: &RollbackFlags, format: F
         None => format!("until `lockstep follow {typed}`"),
     };
     let message = format!("{config} goes to {}, {until}", target.version);
-    finish(cluster, &flags.config, target.object, format, &message).await
+    finish(cluster, &flags.config, Wanted::new(config, What::Object(target.object)), format, &message).await
 }
 
 pub(crate) async fn follow(cluster: &Cluster, flags: &Flags, format: Format) -> Result<Outcome> {
@@ -82,7 +82,9 @@ pub(crate) async fn follow(cluster: &Cluster, flags: &Flags, format: Format) -> 
     let but = if is_held { format!(", which is held: `lockstep retry {typed}` tries it again") } else { String::new() };
     let message = format!("{config} follows its source again: {version}{but}");
     match source {
-        Some(source) if !is_held || flags.wait => finish(cluster, flags, source.object, format, &message).await,
+        Some(source) if !is_held || flags.wait => {
+            finish(cluster, flags, Wanted::new(config, What::Object(source.object)), format, &message).await
+        }
         _ => answer(format, config, true, message).map(|()| Outcome::Done),
     }
 }
@@ -93,8 +95,20 @@ pub(crate) async fn retry(cluster: &Cluster, flags: &Flags, format: Format) -> R
     let held = object.status.as_ref().and_then(|status| status.held.clone());
     let held = held.with_context(|| format!("no version of {config} is held: there is nothing to try again"))?;
     write(cluster, config, json!({"spec": {"retry": held.release}})).await?;
-    let message = format!("{config}: {} is tried again, after it failed in {}", held.version, held.release);
-    finish(cluster, flags, held.object, format, &message).await
+    // It is asked for already: who may not read the release gets the usual answer.
+    let failed = cluster.api::<Release>().get_opt(&held.release).await.ok().flatten();
+    let wanted =
+        Wanted { tried_again: Some(held.release.clone()), ..Wanted::new(config, What::Object(held.object.clone())) };
+    finish(cluster, flags, wanted, format, &tried_again(config, &held, failed.as_ref())).await
+}
+
+/// What a retry says. `failed`: the release in which the version failed, if it is still there.
+fn tried_again(config: &ConfigRef, held: &Held, failed: Option<&Release>) -> String {
+    let Held { version, release, .. } = held;
+    if failed.is_some_and(|failed| failed.phase() == Phase::RollingBack) {
+        return format!("{config}: {version} is tried again as soon as {release}, in which it failed, has gone back");
+    }
+    format!("{config}: {version} is tried again, after it failed in {release}")
 }
 
 async fn write(cluster: &Cluster, config: &ConfigRef, patch: Value) -> Result<()> {
@@ -104,14 +118,13 @@ async fn write(cluster: &Cluster, config: &ConfigRef, patch: Value) -> Result<()
     written.map(drop).map_err(|error| cluster.explain(error, || format!("change VersionedConfig {name}")))
 }
 
-async fn finish(cluster: &Cluster, flags: &Flags, object: String, format: Format, message: &str) -> Result<Outcome> {
+async fn finish(cluster: &Cluster, flags: &Flags, wanted: Wanted, format: Format, message: &str) -> Result<Outcome> {
     let config = &flags.config.0;
     if !flags.wait {
         answer(format, config, true, format!("{message}. See it: lockstep watch {}", typed(config)))?;
         return Ok(Outcome::Done);
     }
     announce(format, message)?;
-    let wanted = Wanted { config: flags.config.0.clone(), what: What::Object(object) };
     follow_change(cluster, vec![wanted], flags.timeout, format).await
 }
 
@@ -223,6 +236,22 @@ mod tests {
         assert!(named(&held(), &rejected, Some("r3")).unwrap_err().contains("r3 was rejected (Deployment web"));
         let first = versioned("secret", "db");
         assert!(named(&first, &[], None).unwrap_err().contains("choose one with --to"));
+    }
+
+    #[test]
+    fn a_retry_says_what_it_waits_for() {
+        let config: ConfigRef = "configmap/app".parse().unwrap();
+        let held = held().status.unwrap().held.unwrap();
+        let after = "configmap/app: r3 is tried again, after it failed in configmap-app-2";
+        assert_eq!(tried_again(&config, &held, None), after);
+        assert_eq!(tried_again(&config, &held, Some(&releases()[0])), after);
+        let mut back = baking();
+        back.status.as_mut().unwrap().phase = "RollingBack".into();
+        let told = tried_again(&config, &held, Some(&back));
+        assert!(
+            told.contains("r3 is tried again as soon as configmap-app-2") && told.contains("has gone back"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -149,37 +149,39 @@ impl Cluster {
     {
         let api = if everywhere { Api::all(self.client.clone()) } else { self.api::<K>() };
         let found = api.list(&ListParams::default()).await;
-        Ok(found.map_err(|error| self.explain(error, || format!("list {what}")))?.items)
+        let doing = || format!("list {what} {}", place(&self.namespace, everywhere));
+        Ok(found.map_err(|error| explained(error, &doing(), &self.address))?.items)
     }
 
-    /// What a failed request means, and what to do about it.
+    /// What a failed request in the namespace means, and what to do about it.
     pub(crate) fn explain(&self, error: kube::Error, doing: impl FnOnce() -> String) -> Error {
-        let place = format!("in namespace {}", self.namespace);
-        match error {
-            kube::Error::Api(status) if is_unknown_api(&status) => anyhow!(NOT_INSTALLED),
-            kube::Error::Api(status) if status.code == 401 => anyhow!(
-                "cannot {} {place}: the cluster at {} does not know who you are: log in again, or choose another --context",
-                doing(),
-                self.address
-            ),
-            kube::Error::Api(status) => match refusal(&status.message) {
-                Some(refusal) => anyhow!("{refusal}"),
-                None if status.code == 403 => {
-                    anyhow!(
-                        "cannot {} {place}: {}: ask for the right, or use another --context",
-                        doing(),
-                        status.message
-                    )
-                }
-                None => anyhow!("cannot {} {place}: {}", doing(), status.message),
-            },
-            other if is_unreachable(&other) => anyhow!(
-                "the cluster at {} cannot be reached: {}. Is it up, and is it the one you mean? Choose with --context or --kubeconfig",
-                self.address,
-                root_cause(&other)
-            ),
-            other => Error::new(other).context(format!("cannot {} {place}", doing())),
-        }
+        explained(error, &format!("{} {}", doing(), place(&self.namespace, false)), &self.address)
+    }
+}
+
+fn place(namespace: &str, everywhere: bool) -> String {
+    if everywhere { "in all namespaces".to_owned() } else { format!("in namespace {namespace}") }
+}
+
+/// What a failed request means. `doing`: what was to be done, and where.
+fn explained(error: kube::Error, doing: &str, address: &str) -> Error {
+    match error {
+        kube::Error::Api(status) if is_unknown_api(&status) => anyhow!(NOT_INSTALLED),
+        kube::Error::Api(status) if status.code == 401 => anyhow!(
+            "cannot {doing}: the cluster at {address} does not know who you are: log in again, or choose another --context"
+        ),
+        kube::Error::Api(status) => match refusal(&status.message) {
+            Some(refusal) => anyhow!("{refusal}"),
+            None if status.code == 403 => {
+                anyhow!("cannot {doing}: {}: ask for the right, or use another --context", status.message)
+            }
+            None => anyhow!("cannot {doing}: {}", status.message),
+        },
+        other if is_unreachable(&other) => anyhow!(
+            "the cluster at {address} cannot be reached: {}. Is it up, and is it the one you mean? Choose with --context or --kubeconfig",
+            root_cause(&other)
+        ),
+        other => Error::new(other).context(format!("cannot {doing}")),
     }
 }
 
@@ -222,6 +224,18 @@ mod tests {
                        'lockstep-versions-in-use' denied request: ConfigMap app-1 is in use";
         assert_eq!(refusal(message), Some("ConfigMap app-1 is in use"));
         assert_eq!(refusal("configmaps \"app-1\" is forbidden: User \"eve\" cannot delete"), None);
+    }
+
+    #[test]
+    fn an_error_names_the_scope_that_was_asked_for() {
+        let told = |everywhere: bool| {
+            let forbidden =
+                kube::core::Status::failure("eve cannot list at the cluster scope", "Forbidden").with_code(403);
+            let doing = format!("list Releases {}", place("shop", everywhere));
+            explained(kube::Error::Api(forbidden.boxed()), &doing, "https://here").to_string()
+        };
+        assert!(told(true).starts_with("cannot list Releases in all namespaces: eve cannot list"), "{}", told(true));
+        assert!(told(false).starts_with("cannot list Releases in namespace shop: eve cannot list"), "{}", told(false));
     }
 
     #[test]

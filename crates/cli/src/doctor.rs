@@ -281,7 +281,7 @@ const CONFIGS_CHECK: &str = "configs";
 /// What is about the caller and the namespace that they chose, and not about the installation.
 const ABOUT_THE_CALLER: [&str; 3] = [RIGHTS_CHECK, TABLE_CHECK, CONFIGS_CHECK];
 /// Why a config is not ready although nothing moves, and nothing that it says failed: somebody has to do something.
-const STUCK: [&str; 2] = ["Refused", "UnknownVersion"];
+const STUCK: [&str; 3] = ["Refused", "UnknownVersion", "NoVersion"];
 /// How many configs are named.
 const NAMED: usize = 5;
 

@@ -21,8 +21,8 @@ use crate::status::under_way;
 
 /// How often the cluster is asked.
 pub(crate) const POLL: Duration = Duration::from_millis(500);
-/// How long a refusal may still be about an earlier change: the operator needs a moment to look at a new one.
-pub(crate) const REFUSAL_GRACE: Duration = Duration::from_secs(3);
+/// How long a refusal or a hold may still be about an earlier change: the operator needs a moment to look at a new one.
+pub(crate) const GRACE: Duration = Duration::from_secs(3);
 
 /// How often in a row the cluster may not answer: a release outlasts a lost connection.
 pub(crate) const FAILURE_LIMIT: u32 = 10;
@@ -49,6 +49,16 @@ impl Patience {
 pub(crate) struct Wanted {
     pub(crate) config: ConfigRef,
     pub(crate) what: What,
+    /// The release that failed before somebody asked to try again: whatever becomes of it is not the answer.
+    pub(crate) tried_again: Option<String>,
+    /// Whether workloads were written with it: what is held is tried again with their new code.
+    pub(crate) comes_with_code: bool,
+}
+
+impl Wanted {
+    pub(crate) fn new(config: &ConfigRef, what: What) -> Self {
+        Self { config: config.clone(), what, tried_again: None, comes_with_code: false }
+    }
 }
 
 pub(crate) enum What {
@@ -98,6 +108,8 @@ enum Ending {
     Rejected,
     /// The config was changed again before this was released.
     Superseded,
+    /// It was to take a change back, and somebody is not well with what is current again.
+    NotWell,
     NotReleased,
 }
 
@@ -109,7 +121,7 @@ impl Ending {
             Self::Overruled => Outcome::Unwell,
             Self::TimedOut => Outcome::TimedOut,
             Self::Rejected => Outcome::Rejected,
-            Self::Superseded | Self::NotReleased => Outcome::NotReleased,
+            Self::Superseded | Self::NotWell | Self::NotReleased => Outcome::NotReleased,
         }
     }
 }
@@ -161,7 +173,8 @@ pub(crate) async fn ends(
                 looked => looked?,
             };
             failures = 0;
-            let ended = ended.filter(|end| !end.may_be_old() || started.elapsed() >= REFUSAL_GRACE);
+            let may_be_old = |end: &End| end.may_be_old(wanted.comes_with_code, progress.has_seen(&end.release));
+            let ended = ended.filter(|end| !may_be_old(end) || started.elapsed() >= GRACE);
             *end = ended.or_else(|| is_late.then(|| too_late(wanted, patience.timeout)));
         }
         if ends.iter().any(Option::is_none) {
@@ -185,10 +198,16 @@ async fn look(cluster: &Cluster, wanted: &mut Wanted, progress: &mut Progress) -
         let found = found.map_err(|error| cluster.explain(error, || format!("read release {missed}")))?;
         releases.splice(..0, found);
     }
+    let may_answer = |release: &Release| may_answer(release, wanted.tried_again.as_deref());
+    let answers: Vec<Release> = releases.iter().filter(|release| may_answer(release)).cloned().collect();
     let target = target(cluster, &object, &mut wanted.what).await?;
-    let standing = standing(&object, &releases, target.as_deref(), |release| progress.has_seen(release));
-    let is_shown = |name: &str| progress.has_seen(name) || standing == Standing::Moving(name.to_owned());
-    let shown: Vec<&Release> = releases.iter().rev().filter(|release| is_shown(name(release))).collect();
+    let standing = standing(&object, &answers, target.as_deref(), |release| progress.has_seen(release));
+    let is_shown = |release: &&Release| {
+        // What is tried again begins when this is back.
+        let is_waited_for = !may_answer(release) && !release.phase().has_ended();
+        progress.has_seen(name(release)) || is_waited_for || standing == Standing::Moving(name(release).to_owned())
+    };
+    let shown: Vec<&Release> = releases.iter().rev().filter(is_shown).collect();
     for release in shown {
         progress.show(release)?;
     }
@@ -203,6 +222,11 @@ async fn look(cluster: &Cluster, wanted: &mut Wanted, progress: &mut Progress) -
         }
         Standing::Moving(_) => None,
     })
+}
+
+/// A release may still be on its way back when somebody asks to try again.
+pub(crate) fn may_answer(release: &Release, tried_again: Option<&str>) -> bool {
+    tried_again != Some(name(release))
 }
 
 /// The release that failed with what is held, if it is younger than these: it says how.
@@ -382,6 +406,7 @@ fn ending(release: &Release) -> Option<Ending> {
     match release.phase() {
         Phase::Succeeded if release.is_unjudged() => Some(Ending::Unjudged),
         Phase::Succeeded => Some(Ending::Released),
+        Phase::Failed if release.spec.moves.iter().all(|step| step.from == step.to) => Some(Ending::NotWell),
         Phase::RolledBack | Phase::Failed | Phase::Aborted => Some(Ending::NotReleased),
         Phase::Rejected => Some(Ending::Rejected),
         _ => None,
@@ -446,9 +471,13 @@ impl View for Ends {
 }
 
 impl End {
-    /// A refusal says nothing of the change that it is about.
-    fn may_be_old(&self) -> bool {
-        self.result == Ending::Rejected && self.release.is_empty()
+    /// A refusal says nothing of the change that it is about. What is held may be tried again at any moment, because of new code.
+    fn may_be_old(&self, comes_with_code: bool, was_followed: bool) -> bool {
+        match self.result {
+            Ending::Rejected => self.release.is_empty(),
+            Ending::NotReleased => comes_with_code && !was_followed,
+            _ => false,
+        }
     }
 
     pub(crate) fn text(&self) -> String {
@@ -472,6 +501,9 @@ impl End {
             Ending::Rejected => {
                 let place = if release.is_empty() { String::new() } else { format!(" in {release}") };
                 format!("{config}: {}{place}{because}", paint("rejected", BAD))
+            }
+            Ending::NotWell => {
+                format!("{config}: {} in {release}{because}", paint(&format!("{version} is not well"), BAD))
             }
             Ending::NotReleased => {
                 let next = format!("Change the config, or try it again: lockstep retry {typed}");
@@ -532,6 +564,26 @@ mod tests {
     }
 
     #[test]
+    fn the_release_that_is_on_its_way_back_is_not_the_one_that_tries_again() {
+        let (mut object, mut old) = (held(), baking());
+        object.spec.retry = Some("configmap-app-2".into());
+        let stands = |releases: &[Release]| {
+            let releases: Vec<Release> =
+                releases.iter().filter(|release| may_answer(release, Some("configmap-app-2"))).cloned().collect();
+            standing(&object, &releases, Some("app-3"), |_| false)
+        };
+        let open = standing(&object, std::slice::from_ref(&old), Some("app-3"), |_| false);
+        assert_eq!(open, Standing::Moving("configmap-app-2".into()), "whoever follows the old one still does");
+        for phase in ["RollingBack", "RolledBack"] {
+            phase.clone_into(&mut old.status.as_mut().unwrap().phase);
+            assert_eq!(stands(std::slice::from_ref(&old)), Standing::Waiting, "{phase}");
+        }
+        let mut new = baking();
+        new.metadata.name = Some("configmap-app-3".into());
+        assert_eq!(stands(&[new, old]), Standing::Moving("configmap-app-3".into()));
+    }
+
+    #[test]
     fn an_invalid_version_is_rejected() {
         let mut rejected = releases();
         if let Some(status) = &mut rejected[0].status {
@@ -566,6 +618,25 @@ mod tests {
             status.phase = "Superseded".into();
         }
         assert_eq!(outcome(&Vec::from_iter(ended(&superseded))), Outcome::NotReleased);
+    }
+
+    #[test]
+    fn what_is_held_may_be_tried_again_with_new_code() {
+        let held = ended(&releases()[0]).unwrap();
+        assert!(held.may_be_old(true, false) && !held.may_be_old(false, false));
+        assert!(!held.may_be_old(true, true), "we saw it fail");
+    }
+
+    #[test]
+    fn nobody_is_advised_to_try_again_what_is_not_held() {
+        let mut failed = baking();
+        failed.spec.moves[0].to = failed.spec.moves[0].from.clone();
+        if let Some(status) = &mut failed.status {
+            (status.phase, status.reason) = ("Failed".into(), "Deployment web: it crashes".into());
+        }
+        let end = ended(&failed).unwrap();
+        assert_eq!(plain(&end.text()), "configmap/app: r3 is not well in configmap-app-2: Deployment web: it crashes");
+        assert_eq!(outcome(&[end]), Outcome::NotReleased);
     }
 
     #[test]

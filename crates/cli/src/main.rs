@@ -49,6 +49,7 @@ use crate::steer::Wish;
     arg_required_else_help = true,
     after_help = "\
 A config is a ConfigMap (NAME or configmap/NAME) or a Secret (secret/NAME).
+A version that failed is held: it is not released again until the config changes, or `lockstep retry` asks for it.
 As a plugin of kubectl: ln -s \"$(command -v lockstep)\" /usr/local/bin/kubectl-lockstep, then `kubectl lockstep status`."
 )]
 struct Arguments {
@@ -71,37 +72,37 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show what is current, what moves, what is held, and who uses it
+    /// Show which version is current, which one is being released, which one failed and is held, and who uses the config
     Status(status::Flags),
     /// Show the versions of a config, and its releases
     History(history::Flags),
     /// Show what differs between two versions: the last good one and the config as it is, if not told otherwise
     Diff(diff::Flags),
-    /// Show what a version holds
+    /// Show the content of a version
     Get(get::Flags),
-    /// Put configs under Lockstep's care; says first what that means
+    /// Put configs under Lockstep's care, so that every change becomes a version; says what that writes, and asks
     Adopt(adopt::Flags),
     /// Show what a change would do, without doing it
     Impact(impact::Flags),
-    /// Apply a file, and follow the releases and rollouts that it makes
+    /// Apply a file; with --wait, follow the releases and rollouts that it makes to their ends
     Release(release::Flags),
-    /// Watch what moves until it has arrived
+    /// Follow what is being released, until it has ended
     Watch(watch::Flags),
     /// Go back to an earlier version, until the config changes again
     Rollback(choose::RollbackFlags),
-    /// Follow the config again after a rollback
+    /// End a rollback: run what the config itself says again
     Follow(choose::Flags),
     /// Try a version again that failed and is held
     Retry(choose::Flags),
-    /// Stop a release where it is
+    /// Stop a release where it is; failures are still acted on
     Pause(steer::Flags),
     /// Let a paused release go on
     Resume(steer::Flags),
-    /// Skip what is left of a release's bake
+    /// Bake no longer, for the whole release: not what bakes now, nor what it moves later (the rest after a canary, later waves)
     Promote(steer::Flags),
-    /// Stop a release and put the last good version back
+    /// Put the last good version back: stops a release under way, or takes back one that failed and was left to you
     Abort(steer::Flags),
-    /// Work on single versions
+    /// Delete single versions
     Versions(versions::Flags),
     /// Check that all of Lockstep is there and well; exits with 1 if not
     Doctor(doctor::Flags),

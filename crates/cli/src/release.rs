@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Namespace;
@@ -19,7 +19,7 @@ use crate::cluster::{Cluster, refusal};
 use crate::content::Content;
 use crate::follow::{self, Patience, Wanted, What};
 use crate::names::typed;
-use crate::output::{BAD, Format, View, paint, print, render, say};
+use crate::output::{BAD, Format, View, paint, print, render, say, told};
 use crate::rollouts::{self, Workload, Written};
 use crate::{Outcome, manifest};
 
@@ -31,9 +31,9 @@ pub(crate) const TIMEOUT: &str = "15m";
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes:
-  0  released and rolled out, or nothing to do
-  1  an error
-  2  rolled back, failed or aborted, or the rollout of a workload failed
+  0  released and rolled out, or nothing to do; without --wait: applied
+  1  an error, or a person chose another version meanwhile
+  2  rolled back, failed, aborted or replaced by another change, or the rollout of a workload failed
   3  rejected: the change breaks a rule
   4  not done within --timeout; it goes on
   5  released, but not every consumer could be judged: some have no pods, were broken before, or were left alone")]
@@ -44,13 +44,13 @@ pub(crate) struct Flags {
     /// Follow the releases that it makes to their ends, then the rollouts of its workloads
     #[arg(short, long)]
     wait: bool,
-    /// How long to wait
+    /// How long to wait, with --wait
     #[arg(long, default_value = TIMEOUT, value_name = "DURATION")]
     timeout: SignedDuration,
-    /// Why: noted in the version and the release
+    /// Why you change it: noted in the version and the release
     #[arg(long)]
     reason: Option<String>,
-    /// Take over fields that others manage
+    /// Take over fields that others manage, instead of stopping there
     #[arg(long)]
     force_conflicts: bool,
 }
@@ -63,24 +63,30 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
     for object in &objects {
         check(object).with_context(|| shown(object))?;
     }
+    if let Some(twice) = twice(&objects) {
+        bail!("{twice} is there twice: only one of them can be released. Nothing was applied");
+    }
     manifest::order(&mut objects);
     // All or nothing: half a file would be released alone.
     for object in objects.iter().filter(|object| !manifest::depends_on(object, &objects)) {
-        if let Applied::Refused(why) = apply(&place(cluster, object), object, flags.force_conflicts, true).await? {
+        let tried = apply(&place(cluster, object), object, flags.force_conflicts, true).await;
+        if let Applied::Refused(why) = tried.map_err(|error| with_nothing_applied(&error))? {
             anstream::eprintln!("{}: {}: {why}. Nothing was applied", shown(object), paint("rejected", BAD));
             return Ok(Outcome::Rejected);
         }
     }
+    let comes_with_code = objects.iter().any(rollouts::has_pods);
     let (mut wanted, mut written) = (Vec::new(), Vec::new());
     for object in &objects {
         let cluster = place(cluster, object);
         let config = manifest::config(object);
-        let applied = match apply(&cluster, object, flags.force_conflicts, false).await? {
-            Applied::Yes(applied) => applied,
-            Applied::Refused(why) => {
-                anstream::eprintln!("{}: {}: {why}", shown(object), paint("rejected", BAD));
+        let applied = match apply(&cluster, object, flags.force_conflicts, false).await {
+            Ok(Applied::Yes(applied)) => applied,
+            Ok(Applied::Refused(why)) => {
+                anstream::eprintln!("{}: {}: {why}{}", shown(object), paint("rejected", BAD), under_way(&wanted));
                 return Ok(Outcome::Rejected);
             }
+            Err(error) => return Err(anyhow!("{error:#}{}", under_way(&wanted))),
         };
         let is_versioned = match &config {
             Some(config) => is_versioned(&cluster, config, &applied).await?,
@@ -92,7 +98,8 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
         }
         if let Some(config) = config.filter(|_| is_versioned) {
             let content = content_of(&config, &applied).with_context(|| shown(object))?;
-            wanted.push((cluster, Wanted { config, what: What::Content(Box::new(content), BTreeSet::new()) }));
+            let what = What::Content(Box::new(content), BTreeSet::new());
+            wanted.push((cluster, Wanted { comes_with_code, ..Wanted::new(&config, what) }));
         }
     }
     if !flags.wait {
@@ -107,6 +114,24 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
     let rolled_out = rollouts::outcome(&workloads);
     print(&render(&Ends::new(configs, workloads), format)?)?;
     Ok(if rolled_out == Outcome::Done { released } else { rolled_out })
+}
+
+/// Why a file was not begun with.
+fn with_nothing_applied(error: &anyhow::Error) -> anyhow::Error {
+    anyhow!("{}. Nothing was applied", told(error).trim_end_matches('.'))
+}
+
+/// What was written before something else could not be: it is released without that.
+fn under_way(wanted: &[(Cluster, Wanted)]) -> String {
+    let each = |(cluster, wanted): &(Cluster, Wanted)| {
+        let (config, typed) = (&wanted.config, typed(&wanted.config));
+        format!(
+            " {config} was applied before it, and is released: follow it with `lockstep watch {typed} -n {0}`.",
+            cluster.namespace
+        )
+    };
+    let all: String = wanted.iter().map(each).collect();
+    if all.is_empty() { all } else { format!(".{}", all.trim_end_matches('.')) }
 }
 
 /// How all of it ended.
@@ -147,6 +172,13 @@ async fn workload(cluster: &Cluster, object: &Value) -> Result<Written> {
     let followed =
         if rollouts::can_follow(object) { Some((cluster.clone(), api(cluster, object).await?)) } else { None };
     Ok(Written { workload, followed })
+}
+
+/// An object of which the file says two things.
+fn twice(objects: &[Value]) -> Option<String> {
+    let mut seen = BTreeSet::new();
+    let place = |object: &Value| format!("{} {}", object["apiVersion"], object["metadata"]["namespace"]);
+    objects.iter().find(|object| !seen.insert((place(object), shown(object)))).map(shown)
 }
 
 /// Whether a config can be what the file says. The API server would tell as well, with the value.
@@ -290,6 +322,27 @@ mod tests {
         let applied: DynamicObject = serde_json::from_value(applied).unwrap();
         let content = content_of(&config, &applied).unwrap();
         assert_eq!(content.values.keys().collect::<Vec<_>>(), ["COLOR", "LEVEL"]);
+    }
+
+    #[test]
+    fn an_error_of_the_dry_run_says_that_nothing_was_applied() {
+        let conflict = anyhow!("configmap/app: others manage fields of it. Take them over with --force-conflicts");
+        assert_eq!(
+            with_nothing_applied(&conflict).to_string(),
+            "configmap/app: others manage fields of it. Take them over with --force-conflicts. Nothing was applied"
+        );
+        let lost = anyhow!("the connection was closed.").context("cannot apply configmap/app");
+        assert_eq!(
+            with_nothing_applied(&lost).to_string(),
+            "cannot apply configmap/app: the connection was closed. Nothing was applied"
+        );
+    }
+
+    #[test]
+    fn what_is_in_a_file_twice_is_told() {
+        let of = |namespace: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app", "namespace": namespace}});
+        assert_eq!(twice(&[of("a"), of("b")]), None);
+        assert_eq!(twice(&[of("a"), of("b"), of("a")]).as_deref(), Some("configmap/app"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use jiff::SignedDuration;
 use kube::Api;
 use kube::api::DynamicObject;
 use lockstep_core::health::Rollout;
+use lockstep_core::kinds::Kind;
 use lockstep_core::rollout::rollout;
 use serde::Serialize;
 use serde_json::Value;
@@ -180,10 +181,8 @@ impl Workload {
     /// The command that brings back what ran before.
     fn go_back(&self) -> String {
         let Self { kind, name, namespace } = self;
-        match kind.as_str() {
-            "Rollout" => format!("kubectl argo rollouts undo {name} -n {namespace}"),
-            _ => format!("kubectl rollout undo {}", self.typed()),
-        }
+        let undo = Kind::named(kind).undo_command(&kind.to_ascii_lowercase(), name);
+        format!("{undo} -n {namespace}")
     }
 }
 

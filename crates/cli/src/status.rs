@@ -4,7 +4,8 @@ use anyhow::Result;
 use clap::Args;
 use jiff::Timestamp;
 use lockstep_api::{
-    ConditionType, PinTableSpec, Release, ReleaseConsumer, VersionSummary, VersionedConfig, VersionedConfigStatus,
+    ConditionType, Consumer, Move, PinTableSpec, Release, ReleaseConsumer, VersionSummary, VersionedConfig,
+    VersionedConfigStatus,
 };
 use lockstep_core::ConfigRef;
 use lockstep_core::release::Phase;
@@ -17,9 +18,9 @@ use crate::table::{Cell, Table};
 
 #[derive(Debug, Args)]
 pub(crate) struct Flags {
-    /// NAME, configmap/NAME or secret/NAME; all of the namespace if not given
+    /// NAME, configmap/NAME or secret/NAME; all configs of the namespace if not given
     config: Option<ConfigName>,
-    /// In all namespaces
+    /// Show the configs of all namespaces
     #[arg(short = 'A', long, conflicts_with = "config")]
     all_namespaces: bool,
 }
@@ -58,6 +59,12 @@ pub(crate) struct ConfigStatus {
     /// Why a change did not become a version.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
+    /// Which consumer is pinned to what is no version of the config.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown_version: Option<String>,
+    /// Why there is no version to run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<String>,
     /// Why changes of the config do not become versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_followed: Option<String>,
@@ -167,23 +174,31 @@ impl ConfigStatus {
         let baseline = table.and_then(|table| table.baseline.get(&config.to_string()).cloned());
         let open = under_way(&config, &namespace, releases);
         let consumers = status.consumers.iter().map(|consumer| {
-            let runs = consumer.pinned.clone().or_else(|| baseline.clone());
+            let way = open.and_then(|open| Way::of(consumer, open, &config));
+            // Who uses what is not written anew while a release is under way: its own record is the newer one.
+            let arrived = way.filter(Way::is_at_its_end);
+            let pinned = arrived.map(|way| way.step.to.clone()).or_else(|| consumer.pinned.clone());
+            let brought_by = match arrived {
+                Some(way) => Some(way.record),
+                None => pinned.as_ref().and_then(|runs| {
+                    records_of(&config, &namespace, runs, releases).find(|record| is_about(record, consumer))
+                }),
+            };
+            let runs = pinned.clone().or_else(|| baseline.clone());
             ConsumerView {
                 kind: consumer.kind.clone(),
                 name: consumer.name.clone(),
                 version: runs.as_deref().map(named).unwrap_or_default(),
-                pinned: consumer.pinned.is_some(),
-                not_judged: consumer.pinned.as_ref().and_then(|runs| {
-                    let mut records = records_of(&config, &namespace, runs, releases);
-                    let is_it =
-                        |record: &&ReleaseConsumer| record.kind == consumer.kind && record.name == consumer.name;
-                    records.find(is_it)?.unjudged.clone()
-                }),
+                pinned: pinned.is_some(),
+                not_judged: brought_by.and_then(|record| record.unjudged.clone()),
                 object: runs,
-                rolling: open.and_then(|open| RollingView::new(open, &config, &consumer.kind, &consumer.name)),
+                rolling: way.and_then(RollingView::new),
             }
         });
-        let ready = status.condition(ConditionType::Ready);
+        let not_ready = |because: &str| {
+            let ready = status.condition(ConditionType::Ready).filter(|ready| ready.reason == because);
+            ready.map(|ready| ready.message.clone())
+        };
         let unfollowed = status.condition(ConditionType::Followed).filter(|followed| followed.status == "False");
         Self {
             current: status.current.as_ref().map(|current| {
@@ -201,9 +216,9 @@ impl ConfigStatus {
                 version: choice.version.clone(),
                 instead_of: choice.instead_of.as_ref().map(|named| version_name(&status, named)),
             }),
-            refused: ready
-                .filter(|ready| ["Refused", "UnknownVersion"].contains(&ready.reason.as_str()))
-                .map(|ready| ready.message.clone()),
+            refused: not_ready("Refused"),
+            unknown_version: not_ready("UnknownVersion"),
+            missing: not_ready("NoVersion"),
             not_followed: unfollowed.map(|unfollowed| unfollowed.message.clone()),
             consumer_count: status.consumer_count,
             consumers: consumers.collect(),
@@ -235,8 +250,9 @@ impl ConfigStatus {
         let moving = self.moving.as_ref().map(|moving| &moving.reason);
         let held = self.held.as_ref().map(|held| &held.reason);
         let not_judged = self.not_judged().and_then(|consumer| consumer.not_judged.as_ref());
-        let all = [self.refused.as_ref(), moving, held, self.not_followed.as_ref(), not_judged];
-        all.into_iter().flatten().map(String::as_str).find(|why| !why.is_empty())
+        let ours = [self.refused.as_ref(), self.unknown_version.as_ref(), self.missing.as_ref()];
+        let all = ours.into_iter().chain([moving, held, self.not_followed.as_ref(), not_judged]);
+        all.flatten().map(String::as_str).find(|why| !why.is_empty())
     }
 
     fn not_judged(&self) -> Option<&ConsumerView> {
@@ -268,16 +284,34 @@ impl ConsumerView {
     }
 }
 
-impl RollingView {
-    /// None for a consumer whose pods all run the same: the new version is not there yet, is there, or is being taken back.
-    fn new(release: &Release, config: &ConfigRef, kind: &str, name: &str) -> Option<Self> {
+/// How far a release under way has brought a consumer to the new version of a config.
+#[derive(Clone, Copy)]
+struct Way<'a> {
+    step: &'a Move,
+    record: &'a ReleaseConsumer,
+}
+
+impl<'a> Way<'a> {
+    /// None if the release does not move it to that, has not begun with it, or takes it back.
+    fn of(consumer: &Consumer, release: &'a Release, config: &ConfigRef) -> Option<Self> {
         let step = release.spec.moves.iter().find(|step| ConfigRef::from(&step.source) == *config)?;
-        let is_it = |record: &&ReleaseConsumer| (record.kind.as_str(), record.name.as_str()) == (kind, name);
-        let record = release.status.as_ref()?.consumers.iter().find(is_it)?;
-        let is_on_its_way = matches!(record.state.as_str(), "Rolling" | "Ready" | "StillBroken");
-        let is_mixed = is_on_its_way && record.updated > 0 && record.updated < record.desired;
+        let record = release.status.as_ref()?.consumers.iter().find(|record| is_about(record, consumer))?;
+        let has_begun = matches!(record.state.as_str(), "Rolling" | "Ready" | "StillBroken");
         let moves_it = record.configs.contains(&config.to_string());
-        (is_mixed && moves_it).then(|| Self {
+        (has_begun && moves_it).then_some(Self { step, record })
+    }
+
+    /// Whether all of its pods run the new version.
+    fn is_at_its_end(&self) -> bool {
+        self.record.desired > 0 && self.record.updated >= self.record.desired
+    }
+}
+
+impl RollingView {
+    /// None for a consumer whose pods all run the same.
+    fn new(Way { step, record }: Way<'_>) -> Option<Self> {
+        let is_mixed = record.updated > 0 && record.updated < record.desired;
+        is_mixed.then(|| Self {
             from: step.from_version.clone(),
             to: step.to_version.clone(),
             updated: record.updated,
@@ -289,6 +323,10 @@ impl RollingView {
         let Self { from, to, updated, desired } = self;
         format!("{from} → {to}, {updated} of {desired} pods")
     }
+}
+
+fn is_about(record: &ReleaseConsumer, consumer: &Consumer) -> bool {
+    (&record.kind, &record.name) == (&consumer.kind, &consumer.name)
 }
 
 /// What the newest release that made a version current recorded of its consumers.
@@ -361,6 +399,12 @@ impl View for ConfigStatus {
         if let Some(refused) = &self.refused {
             line("refused", BAD, refused.clone());
         }
+        if let Some(unknown) = &self.unknown_version {
+            line("unknown", BAD, unknown.clone());
+        }
+        if let Some(missing) = &self.missing {
+            line("missing", BAD, missing.clone());
+        }
         if let Some(why) = &self.not_followed {
             line("followed", MOVING, format!("no: {why}"));
         }
@@ -388,17 +432,20 @@ impl ConfigStatus {
     /// What a person has to know, in a line.
     fn trouble(&self, with_namespace: bool) -> Option<String> {
         let place = if with_namespace { format!(" in {}", self.namespace) } else { String::new() };
-        let says = match (&self.refused, &self.held, &self.not_followed) {
-            (Some(refused), ..) => format!("{}: {}", paint("refused", BAD), harmless(refused)),
-            (None, Some(held), _) => {
-                format!("{} is {}: {}", held.version, paint("held", BAD), harmless(&held.reason))
-            }
-            (None, None, Some(why)) => format!("{}: {}", paint("not followed", MOVING), harmless(why)),
-            (None, None, None) => {
-                let ConsumerView { kind, name, not_judged, .. } = self.not_judged()?;
-                let why = not_judged.as_deref().unwrap_or_default();
-                format!("{}: {kind} {name}: {}", paint("not judged", MOVING), harmless(why))
-            }
+        let says = if let Some(refused) = &self.refused {
+            format!("{}: {}", paint("refused", BAD), harmless(refused))
+        } else if let Some(unknown) = &self.unknown_version {
+            format!("{}: {}", paint("unknown version", BAD), harmless(unknown))
+        } else if let Some(missing) = &self.missing {
+            format!("{}: {}", paint("no version", BAD), harmless(missing))
+        } else if let Some(held) = &self.held {
+            format!("{} is {}: {}", held.version, paint("held", BAD), harmless(&held.reason))
+        } else if let Some(why) = &self.not_followed {
+            format!("{}: {}", paint("not followed", MOVING), harmless(why))
+        } else {
+            let ConsumerView { kind, name, not_judged, .. } = self.not_judged()?;
+            let why = not_judged.as_deref().unwrap_or_default();
+            format!("{}: {kind} {name}: {}", paint("not judged", MOVING), harmless(why))
         };
         Some(format!("{}{place}: {says}\n", self.config))
     }
@@ -505,16 +552,59 @@ mod tests {
         assert!(view.text(false).contains("lockstep adopt"));
     }
 
-    /// As the operator reports a config that opted out.
-    fn opted_out(mut object: VersionedConfig) -> VersionedConfig {
+    #[test]
+    fn whose_pods_are_all_new_runs_the_new_version_while_its_release_goes_on() {
+        // What was counted before the release began.
+        let mut object = held();
+        object.status.as_mut().unwrap().held = None;
+        let web = |state: &str, updated: i32, unjudged: Option<&str>| {
+            let mut release = baking();
+            let record = &mut release.status.as_mut().unwrap().consumers[1];
+            (record.state, record.updated) = (state.to_owned(), updated);
+            record.unjudged = unjudged.map(str::to_owned);
+            json!(ConfigStatus::new(&object, &[release], None, NOW))["consumers"][0].take()
+        };
+        for state in ["Rolling", "Ready", "StillBroken"] {
+            let all_new = web(state, 3, None);
+            assert_eq!((&all_new["version"], &all_new["object"]), (&json!("r3"), &json!("app-3")), "{state}");
+            assert!(all_new.get("rolling").is_none(), "{state}");
+        }
+        assert_eq!(web("StillBroken", 3, Some("it was broken before"))["notJudged"], "it was broken before");
+        for (state, updated) in [("Rolling", 2), ("Waiting", 3), ("Restored", 3), ("LeftAlone", 3)] {
+            assert_eq!(web(state, updated, None)["version"], "1.1.0", "{state}");
+        }
+    }
+
+    #[test]
+    fn a_pin_to_an_unknown_version_is_not_called_a_refusal() {
+        let why = "Deployment web is pinned to app-9, which is no version of this config";
+        let object = with_condition(versioned("configmap", "app"), "Ready", "UnknownVersion", why);
+        let text = one(&object, &[]);
+        assert!(text.contains(&format!("  unknown   {why}\n")) && !text.contains("refused"), "{text}");
+        let view = ConfigStatus::new(&object, &[], None, NOW);
+        assert_eq!(view.why(), Some(why));
+        assert_eq!(plain(&view.trouble(false).unwrap()), format!("configmap/app: unknown version: {why}\n"));
+        let told = json!(view);
+        assert!(told["unknownVersion"] == why && told.get("refused").is_none(), "{told}");
+        let missing = with_condition(versioned("configmap", "app"), "Ready", "NoVersion", "there is no ConfigMap app");
+        assert!(one(&missing, &[]).contains("  missing   there is no ConfigMap app\n"));
+        let refused = with_condition(versioned("configmap", "app"), "Ready", "Refused", "its name is too long");
+        assert!(one(&refused, &[]).contains("  refused   its name is too long\n"));
+    }
+
+    fn with_condition(mut object: VersionedConfig, of: &str, reason: &str, message: &str) -> VersionedConfig {
         let condition = json!({
-            "type": "Followed", "status": "False", "reason": "OptedOut", "lastTransitionTime": NOW.to_string(),
-            "message": "the ConfigMap does not opt in any more",
+            "type": of, "status": "False", "reason": reason, "lastTransitionTime": NOW.to_string(), "message": message,
         });
         if let Some(status) = &mut object.status {
             status.conditions = vec![serde_json::from_value(condition).unwrap()];
         }
         object
+    }
+
+    /// As the operator reports a config that opted out.
+    fn opted_out(object: VersionedConfig) -> VersionedConfig {
+        with_condition(object, "Followed", "OptedOut", "the ConfigMap does not opt in any more")
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) struct Flags {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Delete a version; one that is current or in use is refused
+    /// Delete a version; one that is current or in use cannot be deleted
     Delete {
         /// NAME, configmap/NAME or secret/NAME
         config: ConfigName,

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use crate::Outcome;
 use crate::cluster::Cluster;
 use crate::follow::{
-    End, REFUSAL_GRACE, Wanted, What, at_rest, conclude, ended, follow, is_about_to_move, is_followed, moves_to,
+    End, GRACE, Wanted, What, at_rest, conclude, ended, follow, is_about_to_move, is_followed, may_answer, moves_to,
     outcome,
 };
 use crate::names::{ReleaseName, typed};
@@ -34,8 +34,8 @@ const RECENTLY: SignedDuration = SignedDuration::from_secs(60);
 #[command(after_help = "\
 Exit codes:
   0  released, or nothing moves
-  1  an error
-  2  rolled back, failed or aborted
+  1  an error, or a person chose another version meanwhile
+  2  rolled back, failed, aborted or replaced by another change
   3  rejected: the change breaks a rule
   4  not done within --timeout; the release goes on
   5  released, but not every consumer could be judged: some have no pods, were broken before, or were left alone")]
@@ -61,7 +61,8 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
             target(&found).into_iter().collect()
         }
         Some(ReleaseName::Of(config)) => {
-            let wanted = moving(cluster, vec![config.clone()], true).await?;
+            let asked_for = BTreeSet::from([config.clone()]);
+            let wanted = moving(cluster, asked_for.clone(), asked_for).await?;
             if wanted.is_empty() {
                 let object = cluster.versioned_config(config).await?;
                 let ends = Vec::from_iter(at_rest(&object, &cluster.releases_of(config).await?));
@@ -96,15 +97,16 @@ async fn all(cluster: &Cluster) -> Result<Vec<Wanted>> {
             sources.extend(resource_versions(cluster, kind).await?);
         }
     }
+    // What failed between the two looks is in neither: its release is younger than the first, and its config rests in the second.
+    let just_failed = just_failed(&objects, &cluster.releases(false).await?, Timestamp::now());
     let mut configs = open(&releases);
     configs.extend(changed(&objects, &sources, &releases));
-    let mut wanted = moving(cluster, configs, false).await?;
-    wanted.extend(moving(cluster, just_failed(&objects, &releases, Timestamp::now()), true).await?);
-    Ok(distinct(wanted))
+    configs.extend(just_failed.iter().cloned());
+    Ok(distinct(moving(cluster, configs, just_failed).await?))
 }
 
 /// The configs whose change failed, or was refused, while somebody typed: that is what they want to hear of.
-fn just_failed(objects: &[VersionedConfig], releases: &[Release], now: Timestamp) -> Vec<ConfigRef> {
+fn just_failed(objects: &[VersionedConfig], releases: &[Release], now: Timestamp) -> BTreeSet<ConfigRef> {
     let is_recent = |at: Timestamp| now.duration_since(at) <= RECENTLY;
     let has_failed = |object: &&VersionedConfig| {
         let Some(status) = &object.status else { return false };
@@ -163,23 +165,27 @@ fn distinct(wanted: Vec<Wanted>) -> Vec<Wanted> {
 }
 
 /// What configs are on their way to; those that rest are left out. A change of a moment ago may still be waiting for the operator, or for
-/// further changes. `are_named`: whether the user asked for these very configs.
-async fn moving(cluster: &Cluster, configs: Vec<ConfigRef>, are_named: bool) -> Result<Vec<Wanted>> {
+/// further changes. `asked_for`: those of which the user wants to hear also how it ended.
+async fn moving(
+    cluster: &Cluster,
+    configs: BTreeSet<ConfigRef>,
+    mut asked_for: BTreeSet<ConfigRef>,
+) -> Result<Vec<Wanted>> {
     let start = Instant::now();
-    let (mut asked, mut found) = (configs, Vec::new());
-    // What becomes of a change that we saw before the operator did is of interest, whoever asked.
-    let mut unseen = BTreeSet::new();
+    let (mut unclear, mut found) = (configs, Vec::new());
     loop {
-        let mut unclear = Vec::new();
-        for config in asked {
+        for config in std::mem::take(&mut unclear) {
             let (course, wanted) = look(cluster, &config).await?;
             if course == Course::Unseen {
-                unseen.insert(config.clone());
+                // What becomes of a change that we saw before the operator did is of interest, whoever asked.
+                asked_for.insert(config.clone());
             }
-            match next(&course, are_named || unseen.contains(&config), start.elapsed()) {
+            match next(&course, asked_for.contains(&config), start.elapsed()) {
                 Next::Follow => found.extend(wanted),
                 Next::Leave => {}
-                Next::LookAgain => unclear.push(config),
+                Next::LookAgain => {
+                    unclear.insert(config);
+                }
                 Next::GiveUp => bail!(
                     "the operator has not taken up the last change of {config} within {} s: see what `lockstep doctor` says",
                     OPERATOR_GRACE.as_secs()
@@ -189,7 +195,6 @@ async fn moving(cluster: &Cluster, configs: Vec<ConfigRef>, are_named: bool) -> 
         if unclear.is_empty() {
             return Ok(found);
         }
-        asked = unclear;
         sleep(POLL).await;
     }
 }
@@ -202,19 +207,19 @@ async fn look(cluster: &Cluster, config: &ConfigRef) -> Result<(Course, Option<W
     let Some(object) = cluster.find(config).await? else { return Ok(followed()) };
     let Some(content) = cluster.content(config.kind, &config.name).await? else { return Ok(followed()) };
     let source = cluster.version_of(&object, &content).await?;
-    if let Some(release) = open {
+    let tried_again = object.spec.retry.clone();
+    let wanted = |what| Some(Wanted { tried_again: tried_again.clone(), ..Wanted::new(config, what) });
+    if let Some(release) = open.filter(|open| may_answer(open, tried_again.as_deref())) {
         // What a person chose since then takes the release's place in a moment.
         let chosen = chosen(&object, source.as_ref());
         let overruling = chosen.filter(|chosen| !moves_to(release, config, &chosen.object));
         if let Some(chosen) = overruling {
-            let what = What::Object(chosen.object.clone());
-            return Ok((Course::To(chosen.object.clone()), Some(Wanted { config: config.clone(), what })));
+            return Ok((Course::To(chosen.object.clone()), wanted(What::Object(chosen.object.clone()))));
         }
         // So does what the config says by now.
         let is_its = |source: &VersionSummary| moves_to(release, config, &source.object);
         if chosen.is_none() && is_followed(&object) && !source.as_ref().is_some_and(is_its) {
-            let what = What::Content(Box::new(content), BTreeSet::new());
-            return Ok((Course::Moves, Some(Wanted { config: config.clone(), what })));
+            return Ok((Course::Moves, wanted(What::Content(Box::new(content), BTreeSet::new()))));
         }
         return Ok(followed());
     }
@@ -223,7 +228,7 @@ async fn look(cluster: &Cluster, config: &ConfigRef) -> Result<(Course, Option<W
         Course::To(object) | Course::Held(object) => What::Object(object.clone()),
         _ => What::Content(Box::new(content), BTreeSet::new()),
     };
-    Ok((course, Some(Wanted { config: config.clone(), what })))
+    Ok((course, wanted(what)))
 }
 
 /// Where a config is going.
@@ -298,24 +303,22 @@ fn next(course: &Course, is_asked_for: bool, waited: Duration) -> Next {
         Course::Moves | Course::To(_) => Next::Follow,
         Course::Held(_) | Course::Refused if is_asked_for => Next::Follow,
         Course::Rests | Course::Held(_) => Next::Leave,
-        Course::Refused | Course::Unfollowed if waited >= REFUSAL_GRACE => Next::Leave,
+        Course::Refused | Course::Unfollowed if waited >= GRACE => Next::Leave,
         Course::Unseen if waited >= OPERATOR_GRACE => Next::GiveUp,
         Course::Refused | Course::Unfollowed | Course::Unseen => Next::LookAgain,
     }
 }
 
 /// The configs that releases under way move.
-fn open(releases: &[Release]) -> Vec<ConfigRef> {
+fn open(releases: &[Release]) -> BTreeSet<ConfigRef> {
     let open = releases.iter().filter(|release| !release.phase().has_ended());
-    let configs: BTreeSet<ConfigRef> =
-        open.flat_map(|release| release.spec.moves.iter().map(|step| ConfigRef::from(&step.source))).collect();
-    configs.into_iter().collect()
+    open.flat_map(|release| release.spec.moves.iter().map(|step| ConfigRef::from(&step.source))).collect()
 }
 
 /// All configs of a release end together, so one stands for all.
 fn target(release: &Release) -> Option<Wanted> {
     let step = release.spec.moves.first()?;
-    Some(Wanted { config: ConfigRef::from(&step.source), what: What::Object(step.to.clone()) })
+    Some(Wanted::new(&ConfigRef::from(&step.source), What::Object(step.to.clone())))
 }
 
 #[cfg(test)]
@@ -410,9 +413,9 @@ mod tests {
 
     #[test]
     fn a_config_that_is_not_clear_is_not_looked_at_forever() {
-        assert_eq!(next(&Course::Refused, false, REFUSAL_GRACE), Next::Leave);
-        assert_eq!(next(&Course::Unfollowed, true, REFUSAL_GRACE), Next::Leave);
-        assert_eq!(next(&Course::Unseen, false, REFUSAL_GRACE), Next::LookAgain);
+        assert_eq!(next(&Course::Refused, false, GRACE), Next::Leave);
+        assert_eq!(next(&Course::Unfollowed, true, GRACE), Next::Leave);
+        assert_eq!(next(&Course::Unseen, false, GRACE), Next::LookAgain);
         assert_eq!(next(&Course::Unseen, false, OPERATOR_GRACE), Next::GiveUp);
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::kinds::Kind;
 use crate::names;
 
 /// How long a gate holds by itself beyond the bake: for pods that come up slowly, and for an operator that is away.
@@ -15,14 +16,31 @@ const MARGIN: Duration = Duration::from_secs(600);
 /// A gate that would fall sooner than this is renewed.
 pub const RENEW_BEFORE: Duration = Duration::from_secs(300);
 
-/// Whether a workload can be stopped after its first pods.
-pub fn can_close(kind: &str, spec: &Value) -> bool {
-    let strategy = |field: &str| spec[field]["type"].as_str().unwrap_or("RollingUpdate") == "RollingUpdate";
-    match kind {
-        "Deployment" => strategy("strategy"),
-        "StatefulSet" | "DaemonSet" => strategy("updateStrategy"),
-        _ => false,
+/// The fields that stop a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Means {
+    /// A long `minReadySeconds`, and as many pods more as the batch has.
+    Surge,
+    /// A long `minReadySeconds`, and as many old pods less.
+    Unavailable,
+    /// All pods but the last ones stay.
+    Partition,
+}
+
+impl Means {
+    fn strategy(self) -> &'static str {
+        match self {
+            Self::Surge => "strategy",
+            Self::Unavailable | Self::Partition => "updateStrategy",
+        }
     }
+}
+
+/// Whether a workload can be stopped after its first pods.
+pub fn can_close(kind: Kind, spec: &Value) -> bool {
+    let is_rolling =
+        |means: Means| spec[means.strategy()]["type"].as_str().unwrap_or("RollingUpdate") == "RollingUpdate";
+    kind.gate().is_some_and(is_rolling)
 }
 
 pub fn is_closed(annotations: &Value) -> bool {
@@ -31,19 +49,25 @@ pub fn is_closed(annotations: &Value) -> bool {
 
 /// A merge patch that lets only `batch` new pods come, for as long as they are ready no longer than `hold`. `saved` is what an earlier
 /// gate kept.
-pub fn close(kind: &str, spec: &Value, saved: Option<&str>, batch: u32, hold: Duration) -> Value {
+pub fn close(means: Means, spec: &Value, saved: Option<&str>, batch: u32, hold: Duration) -> Value {
     let hold = hold.as_secs();
-    let fields = match kind {
-        "Deployment" => json!({
-            "minReadySeconds": hold,
-            "progressDeadlineSeconds": hold + 600,
-            "strategy": {"rollingUpdate": {"maxSurge": batch, "maxUnavailable": 0}},
-        }),
-        "DaemonSet" => json!({
+    let fields = match means {
+        Means::Surge => {
+            // Whoever allows no pod more than there are may have no room for one: the batch takes the place of old pods.
+            let own = saved.map_or_else(|| spec.clone(), |saved| Borrowed::read(saved).was);
+            let surge = &own["strategy"]["rollingUpdate"]["maxSurge"];
+            let (more, less) = if *surge == 0 || *surge == "0%" { (0, batch) } else { (batch, 0) };
+            json!({
+                "minReadySeconds": hold,
+                "progressDeadlineSeconds": hold + 600,
+                "strategy": {"rollingUpdate": {"maxSurge": more, "maxUnavailable": less}},
+            })
+        }
+        Means::Unavailable => json!({
             "minReadySeconds": hold,
             "updateStrategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": batch}},
         }),
-        _ => {
+        Means::Partition => {
             let replicas = spec["replicas"].as_u64().unwrap_or(1);
             // Whoever keeps pods back keeps them back.
             let own = partition(&saved.map_or_else(|| spec.clone(), |saved| Borrowed::read(saved).was)).unwrap_or(0);
@@ -77,8 +101,8 @@ pub struct Partition {
 
 impl Partition {
     /// None for kinds that need no such thing, where no gate is closed, and where somebody set another meanwhile.
-    pub fn of(kind: &str, spec: &Value, saved: Option<&str>) -> Option<Self> {
-        let Borrowed { was, set } = Borrowed::read(saved.filter(|_| kind == "StatefulSet")?);
+    pub fn of(kind: Kind, spec: &Value, saved: Option<&str>) -> Option<Self> {
+        let Borrowed { was, set } = Borrowed::read(saved.filter(|_| kind.gate() == Some(Means::Partition))?);
         let now = partition(spec).unwrap_or(0);
         (partition(&set).unwrap_or(0) == now).then(|| Self { now, own: partition(&was).unwrap_or(0) })
     }
@@ -188,19 +212,20 @@ mod tests {
     fn what_was_closed_is_opened_exactly_as_it_was() {
         let strategies = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 1}});
         let workloads = [
-            ("Deployment", json!({"replicas": 6, "progressDeadlineSeconds": 600, "strategy": strategies})),
-            ("DaemonSet", json!({"minReadySeconds": 3, "updateStrategy": strategies})),
-            ("StatefulSet", json!({"replicas": 6, "updateStrategy": {"rollingUpdate": {"partition": 1}}})),
+            (Kind::Deployment, json!({"replicas": 6, "progressDeadlineSeconds": 600, "strategy": strategies})),
+            (Kind::DaemonSet, json!({"minReadySeconds": 3, "updateStrategy": strategies})),
+            (Kind::StatefulSet, json!({"replicas": 6, "updateStrategy": {"rollingUpdate": {"partition": 1}}})),
         ];
         for (kind, spec) in workloads {
             assert!(can_close(kind, &spec));
+            let means = kind.gate().unwrap();
             let object = json!({"metadata": {"annotations": {"a": "b"}}, "spec": spec});
-            let closed = patched(object.clone(), &close(kind, &spec, None, 2, HOLD));
-            assert!(is_closed(&closed["metadata"]["annotations"]) && closed["spec"] != spec, "{kind}");
+            let closed = patched(object.clone(), &close(means, &spec, None, 2, HOLD));
+            assert!(is_closed(&closed["metadata"]["annotations"]) && closed["spec"] != spec, "{kind:?}");
             let saved = closed["metadata"]["annotations"][names::GATE].as_str().unwrap();
-            let again = patched(closed.clone(), &close(kind, &closed["spec"], Some(saved), 1, HOLD));
+            let again = patched(closed.clone(), &close(means, &closed["spec"], Some(saved), 1, HOLD));
             let saved_again = again["metadata"]["annotations"][names::GATE].as_str().unwrap();
-            assert_eq!(patched(again.clone(), &open(&again["spec"], saved_again)), object, "{kind}");
+            assert_eq!(patched(again.clone(), &open(&again["spec"], saved_again)), object, "{kind:?}");
         }
     }
 
@@ -208,7 +233,7 @@ mod tests {
     fn what_somebody_changed_behind_the_gate_is_theirs() {
         let spec = json!({"replicas": 6, "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 3}}});
         let closed =
-            patched(json!({"metadata": {"annotations": {}}, "spec": spec}), &close("Deployment", &spec, None, 1, HOLD));
+            patched(json!({"metadata": {"annotations": {}}, "spec": spec}), &close(Means::Surge, &spec, None, 1, HOLD));
         let saved = closed["metadata"]["annotations"][names::GATE].as_str().unwrap().to_owned();
         let mut theirs = closed.clone();
         theirs["spec"]["minReadySeconds"] = json!(7);
@@ -224,13 +249,13 @@ mod tests {
     fn a_gate_is_renewed_without_touching_what_somebody_changed() {
         let spec = json!({"replicas": 6, "strategy": {"rollingUpdate": {"maxSurge": 3, "maxUnavailable": 1}}});
         let closed =
-            patched(json!({"metadata": {"annotations": {}}, "spec": spec}), &close("Deployment", &spec, None, 1, HOLD));
+            patched(json!({"metadata": {"annotations": {}}, "spec": spec}), &close(Means::Surge, &spec, None, 1, HOLD));
         let saved = |object: &Value| object["metadata"]["annotations"][names::GATE].as_str().unwrap().to_owned();
         assert_eq!(holds_for(&closed["spec"], Some(&saved(&closed))), Some(HOLD));
         let mut theirs = closed.clone();
         theirs["spec"]["strategy"]["rollingUpdate"]["maxSurge"] = json!(2);
         let renewed =
-            patched(theirs.clone(), &close("Deployment", &theirs["spec"], Some(&saved(&closed)), 1, HOLD * 2));
+            patched(theirs.clone(), &close(Means::Surge, &theirs["spec"], Some(&saved(&closed)), 1, HOLD * 2));
         assert_eq!(renewed["spec"]["strategy"]["rollingUpdate"]["maxSurge"], 2);
         assert_eq!(holds_for(&renewed["spec"], Some(&saved(&renewed))), Some(HOLD * 2));
         let opened = patched(renewed.clone(), &open(&renewed["spec"], &saved(&renewed)));
@@ -246,29 +271,41 @@ mod tests {
         for saved in ["1", "true", "[]", "\"a\"", "{", "{\"set\": 5}", "{\"set\": {\"strategy\": 7}, \"was\": []}"] {
             assert_eq!(holds_for(&spec, Some(saved)), None, "{saved}");
             assert_eq!(open(&spec, saved)["spec"], json!({}), "{saved}");
-            close("Deployment", &spec, Some(saved), 1, HOLD);
-            Partition::of("StatefulSet", &spec, Some(saved));
+            close(Means::Surge, &spec, Some(saved), 1, HOLD);
+            Partition::of(Kind::StatefulSet, &spec, Some(saved));
         }
+    }
+
+    #[test]
+    fn where_there_is_no_room_for_a_pod_more_there_is_one_less() {
+        let spec = |surge: Value| json!({"strategy": {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": 1}}});
+        let strategy = |surge: Value| close(Means::Surge, &spec(surge), None, 2, HOLD)["spec"]["strategy"].clone();
+        let less = json!({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 2}});
+        assert_eq!((strategy(json!(0)), strategy(json!("0%"))), (less.clone(), less.clone()));
+        assert_eq!(strategy(json!("25%")), json!({"rollingUpdate": {"maxSurge": 2, "maxUnavailable": 0}}));
+        let closed = close(Means::Surge, &spec(json!(0)), None, 2, HOLD);
+        let saved = closed["metadata"]["annotations"][names::GATE].as_str().unwrap();
+        assert_eq!(close(Means::Surge, &closed["spec"], Some(saved), 2, HOLD)["spec"]["strategy"], less);
     }
 
     #[test]
     fn a_users_own_partition_is_kept() {
         let spec = json!({"replicas": 6, "updateStrategy": {"rollingUpdate": {"partition": 5}}});
-        let patch = close("StatefulSet", &spec, None, 2, HOLD);
+        let patch = close(Means::Partition, &spec, None, 2, HOLD);
         assert_eq!(patch["spec"]["updateStrategy"]["rollingUpdate"]["partition"], 5);
     }
 
     #[test]
     fn the_gate_of_a_stateful_set_follows_its_replicas() {
         let spec = json!({"replicas": 3, "updateStrategy": {"rollingUpdate": {"partition": 0}}});
-        let closed = close("StatefulSet", &spec, None, 1, HOLD);
+        let closed = close(Means::Partition, &spec, None, 1, HOLD);
         let saved = closed["metadata"]["annotations"][names::GATE].as_str().unwrap();
-        let partition = Partition::of("StatefulSet", &closed["spec"], Some(saved)).unwrap();
+        let partition = Partition::of(Kind::StatefulSet, &closed["spec"], Some(saved)).unwrap();
         assert_eq!(partition, Partition { now: 2, own: 0 });
         assert!(partition.fits(3, 1) && !partition.fits(2, 1) && !partition.fits(4, 1));
         let scaled = json!({"replicas": 4, "updateStrategy": {"rollingUpdate": {"partition": 2}}});
         assert_eq!(
-            close("StatefulSet", &scaled, Some(saved), 1, HOLD)["spec"]["updateStrategy"]["rollingUpdate"]["partition"],
+            close(Means::Partition, &scaled, Some(saved), 1, HOLD)["spec"]["updateStrategy"]["rollingUpdate"]["partition"],
             3
         );
         assert!(Partition { now: 5, own: 5 }.fits(6, 2), "its user keeps more back");
@@ -276,15 +313,15 @@ mod tests {
 
     #[test]
     fn a_stateful_set_keeps_all_but_the_last_pods() {
-        let patch = close("StatefulSet", &json!({"replicas": 6}), None, 2, HOLD);
+        let patch = close(Means::Partition, &json!({"replicas": 6}), None, 2, HOLD);
         assert_eq!(patch["spec"]["updateStrategy"]["rollingUpdate"]["partition"], 4);
     }
 
     #[test]
     fn what_replaces_all_at_once_cannot_be_stopped() {
-        assert!(!can_close("Deployment", &json!({"strategy": {"type": "Recreate"}})));
-        assert!(!can_close("StatefulSet", &json!({"updateStrategy": {"type": "OnDelete"}})));
-        assert!(!can_close("CronJob", &json!({})));
+        assert!(!can_close(Kind::Deployment, &json!({"strategy": {"type": "Recreate"}})));
+        assert!(!can_close(Kind::StatefulSet, &json!({"updateStrategy": {"type": "OnDelete"}})));
+        assert!(!can_close(Kind::CronJob, &json!({})));
     }
 
     #[test]
@@ -293,8 +330,12 @@ mod tests {
         for saved in ["", "1", "[]", "\"x\"", "null", "{\"was\": 1}", "{\"set\": []}"] {
             assert_eq!(holds_for(&spec, Some(saved)), None, "{saved}");
             assert_eq!(open(&spec, saved)["spec"], json!({}), "{saved}");
-            assert_eq!(Partition::of("StatefulSet", &spec, Some(saved)), Some(Partition { now: 0, own: 0 }), "{saved}");
-            let closed = close("Deployment", &spec, Some(saved), 1, HOLD);
+            assert_eq!(
+                Partition::of(Kind::StatefulSet, &spec, Some(saved)),
+                Some(Partition { now: 0, own: 0 }),
+                "{saved}"
+            );
+            let closed = close(Means::Surge, &spec, Some(saved), 1, HOLD);
             assert!(closed["metadata"]["annotations"][names::GATE].is_string(), "{saved}");
         }
     }

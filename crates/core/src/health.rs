@@ -62,6 +62,10 @@ pub struct Rollout {
     pub idle: Option<String>,
     /// What it waits for, if it waits for a person.
     pub waits_for: Option<String>,
+    /// Whether it goes on by itself after a while, whatever a release does.
+    pub goes_on_by_itself: bool,
+    /// What keeps its controller from making pods, in its own words.
+    pub hindrance: Option<String>,
     /// Whether it is in the middle of bringing out other code: what its template says has not proved itself.
     pub is_midway: bool,
     /// Why it must not be touched: a person stopped it, and any change of its template would start it again.
@@ -71,6 +75,11 @@ pub struct Rollout {
 }
 
 impl Rollout {
+    /// Whether its controller replaces every pod by itself.
+    pub fn replaces_all(&self) -> bool {
+        self.kept_back == 0 && !self.is_by_hand
+    }
+
     /// Whether it is where its template says: every pod is new and ready, or there is none to wait for.
     pub fn has_arrived(&self) -> bool {
         self.is_observed && self.is_complete && (self.idle.is_some() || self.ready >= self.desired)
@@ -144,8 +153,22 @@ pub fn broken(units: &[Unit], desired: u32, policy: &Policy, now: Timestamp) -> 
     count(units.iter().filter(is_broken).count()).min(desired.saturating_sub(ready))
 }
 
+/// Whether a controller that waits for this pod may wait for long. In a crash loop it shows no trouble for a moment, again and again.
+pub fn may_stay_unready(unit: &Unit, now: Timestamp) -> bool {
+    is_broken(unit, now) || (!unit.is_ready && unit.restarts >= CRASH_LOOP)
+}
+
+/// Whether something is wrong with a pod that will not pass by itself soon.
+fn is_broken(unit: &Unit, now: Timestamp) -> bool {
+    !unit.is_ready && (unit.trouble.is_some() || is_long_broken(unit, now))
+}
+
 fn is_long_broken(unit: &Unit, now: Timestamp) -> bool {
-    let lasts = |since: Option<Timestamp>| since.is_some_and(|since| has_passed(since, LASTING, now));
+    is_broken_for(LASTING, unit, now)
+}
+
+fn is_broken_for(time: Duration, unit: &Unit, now: Timestamp) -> bool {
+    let lasts = |since: Option<Timestamp>| since.is_some_and(|since| has_passed(since, time, now));
     // In a crash loop it may be ready for a moment, again and again.
     let crashes = unit.trouble.is_some() && unit.restarts >= CRASH_LOOP && lasts(unit.created);
     !unit.is_ready && (lasts(unit.since) || crashes)
@@ -211,7 +234,9 @@ fn still_broken(
         Goal::All => rollout.desired,
     };
     let unready: Vec<&Unit> = units.iter().filter(|unit| unit.is_new && !unit.is_ready).collect();
-    let worst = unready.first().filter(|_| unready.iter().all(|unit| is_long_broken(unit, now)))?;
+    // Whoever gives little time to come up wants to know sooner.
+    let lasting = LASTING.min(policy.progress_deadline / 2);
+    let worst = unready.first().filter(|_| unready.iter().all(|unit| is_broken_for(lasting, unit, now)))?;
     let is_as_before = before.broken > 0 && ready + before.broken >= wanted;
     // A pod that is still starting is no failure yet.
     let has_failed = |unit: &&Unit| unit.trouble.is_some() || unit.homeless.is_some() || unit.was_ready;
@@ -261,10 +286,10 @@ pub fn stuck<'a>(
     now: Timestamp,
 ) -> impl Iterator<Item = &'a Unit> {
     let is_kept_back = move |unit: &Unit| ordinal(&unit.name).is_some_and(|ordinal| ordinal < rollout.kept_back);
-    let is_broken = move |unit: &Unit| {
-        unit.trouble.is_some() || is_long_broken(unit, now) || (goes_back && !unit.was_ready && unit.homeless.is_none())
+    let is_stuck = move |unit: &Unit| {
+        is_broken(unit, now) || (goes_back && !unit.is_ready && !unit.was_ready && unit.homeless.is_none())
     };
-    units.iter().filter(move |unit| !unit.is_new && !unit.is_ready && is_broken(unit) && !is_kept_back(unit))
+    units.iter().filter(move |unit| !unit.is_new && is_stuck(unit) && !is_kept_back(unit))
 }
 
 /// The place of a pod in its StatefulSet.
@@ -451,6 +476,15 @@ mod tests {
         let kept = Rollout { kept_back: 1, ..rollout(1) };
         let units = [unit("old", false), unit("new", true)];
         assert_eq!(verdict(&kept, &units, Before::default(), Goal::Batch(2)), Verdict::Healthy);
+    }
+
+    #[test]
+    fn a_crash_loop_is_one_also_while_its_container_runs() {
+        let young = Unit { is_ready: false, since: Some(at(NOW - 5)), created: Some(at(NOW - 20)), ..unit("a", true) };
+        assert!(!may_stay_unready(&young, at(NOW)), "it is starting");
+        assert!(may_stay_unready(&Unit { restarts: 2, ..young.clone() }, at(NOW)));
+        assert!(may_stay_unready(&Unit { trouble: Some("CrashLoopBackOff".into()), ..young }, at(NOW)));
+        assert!(!may_stay_unready(&Unit { restarts: 2, ..unit("a", true) }, at(NOW)), "it is ready again");
     }
 
     #[test]

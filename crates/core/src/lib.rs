@@ -6,6 +6,7 @@ pub mod digest;
 pub mod gate;
 pub mod health;
 pub mod keys;
+pub mod kinds;
 pub mod names;
 pub mod pins;
 pub mod plan;

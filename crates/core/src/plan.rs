@@ -67,6 +67,8 @@ pub enum Stranded {
     #[default]
     Nobody,
     Somebody,
+    /// What failed is still on its way back.
+    NotYetKnown,
     /// They were taken back already, as far as that was possible.
     ForGood,
 }
@@ -193,9 +195,10 @@ fn plan_without_source(observed: &Observed) -> Vec<Action> {
     if known && observed.is_long_unused && observed.moving_to.is_none() {
         return vec![Action::Forget];
     }
-    // Pins stay until a pod spec changes; from then on, workloads run what the config itself says.
-    let was_ours = observed.managed.is_some() && observed.has_consumers;
-    if was_ours && observed.has_opted_out && observed.moving_to.is_none() {
+    // Pins stay until a pod spec changes; from then on, workloads run what the config itself says. A workload that is made anew may opt it
+    // in again: for that, what is there is handed out for a while.
+    let is_over = observed.has_consumers || !hands_out_what_exists(observed);
+    if observed.has_opted_out && is_over && observed.moving_to.is_none() {
         let is_handed_out = observed.entry != Entry::default();
         return is_handed_out.then(|| Action::Publish(Entry::default())).into_iter().collect();
     }
@@ -208,6 +211,16 @@ fn plan_without_source(observed: &Observed) -> Vec<Action> {
         }
     }
     actions
+}
+
+fn exists(observed: &Observed, object: &str) -> bool {
+    observed.versions.iter().any(|version| version.object == object)
+}
+
+/// Whether pods would get anything from the table that they can start with.
+fn hands_out_what_exists(observed: &Observed) -> bool {
+    let handed_out = [&observed.entry.baseline, &observed.entry.current].into_iter().flatten();
+    handed_out.into_iter().any(|object| exists(observed, object))
 }
 
 /// What was announced and will not come must not be joined. A release under way goes on all the same.
@@ -296,7 +309,9 @@ fn plan_with_source(observed: &Observed, source: &Source, wanted: &Wanted) -> Ve
     if let Wanted::New(version) = wanted {
         actions.push(Action::CreateVersion(version.clone()));
     }
-    match &managed.released {
+    // What is gone and not in the table either is nobody's to go on from.
+    let goes_on = |released: &&String| exists(observed, released) || observed.entry.names(released);
+    match managed.released.as_ref().filter(goes_on) {
         None => plan_first(observed, wanted, &mut actions),
         Some(released) => plan_change(observed, Some(source), wanted.version(), &managed, released, &mut actions),
     }
@@ -307,8 +322,8 @@ fn plan_with_source(observed: &Observed, source: &Source, wanted: &Wanted) -> Ve
 /// its source may have content that nobody has judged.
 fn plan_first(observed: &Observed, wanted: &Wanted, actions: &mut Vec<Action>) {
     let version = wanted.version();
-    let exists = |object: &&String| observed.versions.iter().any(|version| version.object == **object);
-    let released = observed.entry.current.as_ref().filter(exists).unwrap_or(&version.object);
+    let current = observed.entry.current.as_ref().filter(|current| exists(observed, current));
+    let released = current.unwrap_or(&version.object);
     publish(observed, released, None, actions);
     let last_number = last_number(observed).max(version.number);
     actions.push(Action::Complete { released: released.clone(), last_number });
@@ -394,6 +409,7 @@ fn publish(observed: &Observed, current: &str, to: Option<&str>, actions: &mut V
     let to = to.filter(|to| *to != current).map(str::to_owned);
     // What unpinned templates were written against is settled when the config is adopted, and matters for as long as there are any.
     let adopted = observed.entry.baseline.clone().filter(|_| observed.has_unpinned_templates);
+    let adopted = adopted.filter(|adopted| exists(observed, adopted));
     let announced = observed.entry.next.clone().filter(|announced| observed.next_is_fresh && announced != current);
     // What we offer ourselves, we move to as well: anything else is a change that comes to us in a moment.
     let newer = announced.clone().filter(|_| observed.entry.next != observed.entry.moving);
@@ -558,6 +574,8 @@ mod tests {
         observed.moving_to = Some(object('a'));
         assert_eq!(plan(&observed), [], "it is under way");
         observed.moving_to = None;
+        observed.stranded = Stranded::NotYetKnown;
+        assert_eq!(plan(&observed), [], "who is left with it shows when all are back");
         observed.stranded = Stranded::ForGood;
         assert_eq!(plan(&observed), [], "it did not help, and what failed is still told");
         observed.stranded = Stranded::Nobody;
@@ -909,6 +927,22 @@ mod tests {
     }
 
     #[test]
+    fn a_choice_is_forgotten_after_a_later_change_also_when_the_version_that_it_stood_in_for_is_gone() {
+        for instead_of in [object('b'), "r2".to_owned()] {
+            let mut observed = adopted('a');
+            change(&mut observed, 'b');
+            managed(&mut observed).choice = Some(Choice { version: "1.0.0".into(), instead_of: Some(instead_of) });
+            settle(&mut observed);
+            remember_names(&mut observed);
+            observed.versions.retain(|version| version.object != object('b'));
+            change(&mut observed, 'c');
+            assert_eq!(managed(&mut observed).choice, None);
+            change(&mut observed, 'b');
+            assert_eq!(released(&observed), object('b'), "it is meant");
+        }
+    }
+
+    #[test]
     fn a_name_stands_for_one_content() {
         let mut observed = fresh('a');
         observed.source.as_mut().unwrap().version_name = Some("1.4.0".into());
@@ -974,12 +1008,37 @@ mod tests {
         assert_eq!(plan(&observed), []);
         observed.moving_to = None;
         assert_eq!(plan(&observed), [Action::Publish(Entry::default())]);
-        let foreign = Observed { managed: None, ..observed.clone() };
-        assert_eq!(plan(&foreign), [], "somebody else wrote it into the table");
+        let lost = Observed { managed: None, ..observed.clone() };
+        assert_eq!(plan(&lost), [Action::Publish(Entry::default())], "although nobody knows what was released");
         observed.entry = Entry::default();
         assert_eq!(plan(&observed), []);
         (observed.source, observed.has_opted_out) = (Some(source('a')), false);
         assert_eq!(plan(&observed), [Action::Publish(entry('a', 'a'))], "it opts in again");
+    }
+
+    #[test]
+    fn what_is_gone_is_not_handed_out_when_its_config_comes_back() {
+        let mut observed = adopted('a');
+        (observed.source, observed.managed, observed.has_consumers) = (None, None, false);
+        observed.has_opted_out = true;
+        assert_eq!(plan(&observed), [], "its workload may be made anew");
+        observed.versions.clear();
+        let withdrawn = [Action::Publish(Entry::default())];
+        assert_eq!(plan(&observed), withdrawn);
+        observed.has_consumers = true;
+        assert_eq!(plan(&observed), withdrawn);
+        observed.has_opted_out = false;
+        change(&mut observed, 'b');
+        assert_eq!(observed.entry, entry('b', 'b'), "it is adopted anew, also for templates without a pin");
+    }
+
+    #[test]
+    fn a_config_whose_current_version_is_gone_and_in_no_table_is_adopted_anew() {
+        let mut observed = adopted('a');
+        observed.versions.clear();
+        observed.entry = Entry::default();
+        change(&mut observed, 'b');
+        assert_eq!((observed.entry.clone(), released(&observed)), (entry('b', 'b'), object('b')));
     }
 
     #[test]

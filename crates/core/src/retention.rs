@@ -1,7 +1,8 @@
 //! Which versions are kept, and who holds them.
 //!
-//! A version is held by what uses it, as an owner: Kubernetes' garbage collector lets it go with the last of them. What is kept besides has
-//! two keepers, the VersionedConfig and the config itself: whoever deletes one of them loses no content.
+//! A version is held by what uses it, as an owner: Kubernetes' garbage collector lets it go with the last of them. What goes on to another
+//! version, as a CronJob does, holds that one from then on, and not the one before. What is kept besides has two keepers, the VersionedConfig
+//! and the config itself: whoever deletes one of them loses no content.
 
 use std::collections::BTreeSet;
 
@@ -16,6 +17,8 @@ pub struct Holding {
     pub version: Version,
     /// The uids of the owners that it has, without its keepers.
     pub owners: BTreeSet<String>,
+    /// Those among them whose template runs another version by now.
+    pub former: BTreeSet<String>,
     pub kept_by: Keepers,
     /// The uids of the ReplicaSets, ControllerRevisions, Jobs and so on whose template runs it.
     pub users: BTreeSet<String>,
@@ -40,6 +43,7 @@ pub struct Draft {
     pub is_abandoned: bool,
     /// As of a version.
     pub owners: BTreeSet<String>,
+    pub former: BTreeSet<String>,
     pub kept_by: Keepers,
     pub users: BTreeSet<String>,
     pub is_wanted: bool,
@@ -47,8 +51,8 @@ pub struct Draft {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The owners that a version should have: users are appended, and the keepers come or go.
-    SetOwners { object: String, add: BTreeSet<String>, is_kept: bool },
+    /// The owners that a version should have: users are appended, those who have gone on leave, and the keepers come or go.
+    SetOwners { object: String, add: BTreeSet<String>, leave: BTreeSet<String>, is_kept: bool },
     /// Nobody holds it.
     Delete { object: String },
 }
@@ -70,8 +74,9 @@ pub fn retain_drafts(drafts: &[Draft], protected: &BTreeSet<String>) -> Vec<Chan
             return goes.then_some(Change::Delete { object });
         }
         let add: BTreeSet<String> = draft.users.difference(&draft.owners).cloned().collect();
-        let changes = !add.is_empty() || draft.kept_by != Keepers::All;
-        changes.then_some(Change::SetOwners { object, add, is_kept: true })
+        let leave = draft.former.clone();
+        let changes = !add.is_empty() || !leave.is_empty() || draft.kept_by != Keepers::All;
+        changes.then_some(Change::SetOwners { object, add, leave, is_kept: true })
     };
     drafts.iter().filter_map(change).collect()
 }
@@ -90,6 +95,7 @@ fn newest(holdings: &[Holding], protected: &BTreeSet<String>, count: usize) -> B
     sorted.into_iter().take_while(is_within).map(|holding| holding.version.number).collect()
 }
 
+/// Who has gone on leaves, and what nobody holds then goes only after another look: its controller may make a pod of the old template yet.
 fn change(holding: &Holding, kept: Option<&BTreeSet<u64>>, protected: &BTreeSet<String>) -> Option<Change> {
     let object = &holding.version.object;
     let is_needed = protected.contains(object) || holding.is_wanted;
@@ -101,9 +107,10 @@ fn change(holding: &Holding, kept: Option<&BTreeSet<u64>>, protected: &BTreeSet<
         return kept.map(|_| Change::Delete { object: object.clone() });
     }
     let add: BTreeSet<String> = holding.users.difference(&holding.owners).cloned().collect();
+    let leave = kept.map(|_| holding.former.clone()).unwrap_or_default();
     let wanted = if is_kept { Keepers::All } else { Keepers::None };
-    let changes = !add.is_empty() || holding.kept_by != wanted;
-    changes.then(|| Change::SetOwners { object: object.clone(), add, is_kept })
+    let changes = !add.is_empty() || !leave.is_empty() || holding.kept_by != wanted;
+    changes.then(|| Change::SetOwners { object: object.clone(), add, leave, is_kept })
 }
 
 #[cfg(test)]
@@ -125,11 +132,13 @@ mod tests {
         };
         let kept_by = if owners.contains(&OURS) { Keepers::All } else { Keepers::None };
         let owners: Vec<&str> = owners.iter().copied().filter(|owner| *owner != OURS).collect();
-        Holding { version, owners: set(&owners), kept_by, users: set(users), is_wanted: false }
+        let former = BTreeSet::new();
+        Holding { version, owners: set(&owners), former, kept_by, users: set(users), is_wanted: false }
     }
 
     fn set(object: &str, add: &[&str], is_kept: bool) -> Change {
-        Change::SetOwners { object: object.into(), add: add.iter().map(ToString::to_string).collect(), is_kept }
+        let add = add.iter().map(ToString::to_string).collect();
+        Change::SetOwners { object: object.into(), add, leave: BTreeSet::new(), is_kept }
     }
 
     #[test]
@@ -181,7 +190,30 @@ mod tests {
     fn draft(is_abandoned: bool, owners: &[&str], users: &[&str]) -> Draft {
         let set = |uids: &[&str]| uids.iter().map(ToString::to_string).collect();
         let (owners, users) = (set(owners), set(users));
-        Draft { object: "app-1".into(), is_abandoned, owners, kept_by: Keepers::All, users, is_wanted: false }
+        let (former, kept_by) = (BTreeSet::new(), Keepers::All);
+        Draft { object: "app-1".into(), is_abandoned, owners, former, kept_by, users, is_wanted: false }
+    }
+
+    fn left(object: &str, leave: &str, is_kept: bool) -> Change {
+        let (add, leave) = (BTreeSet::new(), [leave.to_owned()].into());
+        Change::SetOwners { object: object.into(), add, leave, is_kept }
+    }
+
+    #[test]
+    fn who_has_gone_on_to_another_version_leaves_and_what_nobody_holds_then_goes() {
+        let none = BTreeSet::new();
+        let gone_on = |is_kept: &[&str]| {
+            let owners: Vec<&str> = is_kept.iter().chain(&["cron-job"]).copied().collect();
+            Holding { former: ["cron-job".to_owned()].into(), ..holding(1, &owners, &[]) }
+        };
+        assert_eq!(retain(&[gone_on(&[OURS])], &none, Some(1)), [left("app-1", "cron-job", true)]);
+        assert_eq!(retain(&[gone_on(&[])], &none, Some(0)), [left("app-1", "cron-job", false)]);
+        assert_eq!(retain(&[holding(1, &[], &[])], &none, Some(0)), [Change::Delete { object: "app-1".into() }]);
+        assert_eq!(retain(&[gone_on(&[OURS])], &none, None), [], "nobody can say yet");
+        let job = Holding { former: ["cron-job".to_owned()].into(), ..holding(1, &["cron-job", "job"], &["job"]) };
+        assert_eq!(retain(&[job], &none, Some(0)), [left("app-1", "cron-job", false)], "its Job still runs it");
+        let joined = Draft { former: ["cron-job".to_owned()].into(), ..draft(true, &["cron-job"], &[]) };
+        assert_eq!(retain_drafts(&[joined], &none), [left("app-1", "cron-job", true)]);
     }
 
     #[test]

@@ -6,18 +6,19 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::health::{Failure, Rollout};
+use crate::kinds::Kind;
 
 /// Reads the status of a workload, by its kind. Kinds whose pods are not replaced by a change of the template are done at once.
 pub fn rollout(kind: &str, name: &str, generation: i64, object: &Value) -> Rollout {
     let (spec, status) = (&object["spec"], &object["status"]);
     let min_ready = Duration::from_secs(spec["minReadySeconds"].as_u64().unwrap_or(0));
-    let rollout = match kind {
-        "Deployment" => deployment(generation, spec, status),
-        "StatefulSet" => stateful_set(generation, spec, status),
-        "DaemonSet" => daemon_set(generation, spec, status),
-        "Rollout" => argo_rollout(name, generation, spec, status),
-        "CronJob" => at_rest("it runs it with its next Job"),
-        _ => Rollout { is_by_hand: true, ..at_rest("its pods stay as they are when its template changes") },
+    let rollout = match Kind::named(kind) {
+        Kind::Deployment => deployment(generation, spec, status),
+        Kind::StatefulSet => stateful_set(generation, spec, status),
+        Kind::DaemonSet => daemon_set(generation, spec, status),
+        Kind::Rollout => argo_rollout(name, generation, spec, status),
+        Kind::CronJob => at_rest("it runs it with its next Job"),
+        Kind::Other => Rollout { is_by_hand: true, ..at_rest("its pods stay as they are when its template changes") },
     };
     Rollout { min_ready, ..rollout }
 }
@@ -42,6 +43,7 @@ fn deployment(generation: i64, spec: &Value, status: &Value) -> Rollout {
         ready: count(&status["readyReplicas"], 0),
         is_complete: updated >= desired && count(&status["replicas"], 0) == updated,
         idle: (desired == 0).then(|| NO_PODS.to_owned()),
+        hindrance: hindrance(status),
         waits_for: (spec["paused"] == true).then(|| "`kubectl rollout resume`: it is paused".to_owned()),
         failure: gave_up.map(|found| failure("it exceeded its own progress deadline", &found["lastUpdateTime"])),
         ..Rollout::default()
@@ -112,11 +114,17 @@ fn argo_rollout(name: &str, generation: i64, spec: &Value, status: &Value) -> Ro
         updated: count(&status["updatedReplicas"], 0),
         ready: count(&status["readyReplicas"], 0),
         is_complete: phase == "Healthy",
+        hindrance: hindrance(status),
+        goes_on_by_itself: phase == "Progressing" || (phase == "Paused" && timed_pause(spec, status).is_some()),
         waits_for: (phase == "Paused").then(|| argo_pause(name, spec, status)),
         idle: (desired == 0).then(|| NO_PODS.to_owned()),
         is_midway: !stable.is_null() && stable != &status["currentPodHash"],
         stopped: (status["abort"] == true).then(|| {
-            format!("it was aborted: `kubectl argo rollouts undo {name}`, or `retry rollout {name}`, comes first")
+            // Without a number, undo goes to the revision before, and a config's move made one with the code that was aborted.
+            format!(
+                "it was aborted: `kubectl argo rollouts retry rollout {name}`, or `undo {name} --to-revision=N` with the stable \
+                 revision of `get rollout {name}`, comes first"
+            )
         }),
         failure,
         ..Rollout::default()
@@ -126,18 +134,27 @@ fn argo_rollout(name: &str, generation: i64, spec: &Value, status: &Value) -> Ro
 /// What a Rollout that pauses waits for: a person, or only for its own time to pass.
 fn argo_pause(name: &str, spec: &Value, status: &Value) -> String {
     let promote = format!("`kubectl argo rollouts promote {name}`");
-    if spec["paused"] == true {
-        return format!("{promote}: somebody paused it");
-    }
-    let step = status["currentStepIndex"].as_u64().and_then(|step| usize::try_from(step).ok());
-    let step = step.and_then(|step| spec["strategy"]["canary"]["steps"].get(step));
-    let duration = step.map(|step| &step["pause"]["duration"]).filter(|duration| !duration.is_null());
-    // A number of seconds, or text such as 5m.
-    let timed = duration.map(|duration| duration.as_str().map_or_else(|| format!("{duration}s"), str::to_owned));
-    match timed {
+    match timed_pause(spec, status) {
+        _ if spec["paused"] == true => format!("{promote}: somebody paused it"),
         Some(duration) => format!("the end of the Rollout's pause of {duration}, after which it goes on by itself"),
         None => format!("the Rollout's next step: {promote}"),
     }
+}
+
+/// How long the step of a Rollout is that only waits.
+fn timed_pause(spec: &Value, status: &Value) -> Option<String> {
+    let step = usize::try_from(status["currentStepIndex"].as_u64()?).ok()?;
+    let duration =
+        &spec["strategy"]["canary"]["steps"].get(step).filter(|_| spec["paused"] != true)?["pause"]["duration"];
+    // A number of seconds, or text such as 5m.
+    let timed = || duration.as_str().map_or_else(|| format!("{duration}s"), str::to_owned);
+    (!duration.is_null()).then(timed)
+}
+
+/// Why no pods are made: a quota, or a policy that refuses them.
+fn hindrance(status: &Value) -> Option<String> {
+    let refused = condition(status, "ReplicaFailure").filter(|found| found["status"] == "True")?;
+    refused["message"].as_str().map(str::to_owned)
 }
 
 fn failure(reason: &str, at: &Value) -> Failure {
@@ -208,13 +225,34 @@ mod tests {
     }
 
     #[test]
+    fn a_rollout_goes_on_by_itself_unless_somebody_has_to_act() {
+        let goes_on = |phase: &str, paused: bool, pause: Value| {
+            let spec = json!({"paused": paused, "strategy": {"canary": {"steps": [{"pause": pause}]}}});
+            let object = json!({"spec": spec, "status": {"phase": phase, "currentStepIndex": 0}});
+            rollout("Rollout", "web", 1, &object).goes_on_by_itself
+        };
+        assert!(goes_on("Progressing", false, json!({})) && goes_on("Paused", false, json!({"duration": "12s"})));
+        assert!(!goes_on("Paused", false, json!({})) && !goes_on("Paused", true, json!({"duration": "12s"})));
+    }
+
+    #[test]
+    fn what_keeps_pods_from_being_made_is_told() {
+        let condition = json!({"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: small"});
+        let found = rollout("Deployment", "web", 1, &json!({"spec": {}, "status": {"conditions": [condition]}}));
+        assert_eq!(found.hindrance.as_deref(), Some("exceeded quota: small"));
+    }
+
+    #[test]
     fn a_rollout_in_the_middle_of_other_code_or_aborted_says_so() {
         let status = |current: &str, abort: bool| {
             let status = json!({"stableRS": "a", "currentPodHash": current, "abort": abort});
             rollout("Rollout", "web", 1, &json!({"spec": {}, "status": status}))
         };
         assert!(!status("a", false).is_midway && status("b", false).is_midway);
-        assert!(status("b", true).stopped.unwrap().contains("undo web") && status("a", false).stopped.is_none());
+        assert!(
+            status("b", true).stopped.unwrap().contains("undo web --to-revision")
+                && status("a", false).stopped.is_none()
+        );
     }
 
     #[test]

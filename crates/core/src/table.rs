@@ -36,10 +36,15 @@ impl Entry {
         [&self.baseline, &self.current].into_iter().any(|named| named.as_deref() == Some(version))
     }
 
-    /// The versions that it names, and that were not named before.
+    /// The versions that it names where it did not name them before.
     pub fn newly_named(&self, before: &Self) -> BTreeSet<String> {
-        let named = [&self.baseline, &self.current, &self.next, &self.moving].into_iter().flatten();
-        named.filter(|version| !before.names(version)).cloned().collect()
+        let columns = [
+            (&self.baseline, &before.baseline),
+            (&self.current, &before.current),
+            (&self.next, &before.next),
+            (&self.moving, &before.moving),
+        ];
+        columns.into_iter().filter(|(now, was)| now != was).filter_map(|(now, _)| now.clone()).collect()
     }
 
     /// The same without a version that is not to be had after all: nobody may join it, or stay with it.
@@ -91,6 +96,7 @@ mod tests {
         let entry = Entry { baseline: named("a"), current: named("b"), next: named("c"), moving: named("c") };
         assert_eq!(entry.newly_named(&Entry::default()), ["a", "b", "c"].map(str::to_owned).into());
         let released = Entry { current: named("c"), next: None, moving: None, ..entry.clone() };
-        assert_eq!(released.newly_named(&entry), BTreeSet::new());
+        assert_eq!(released.newly_named(&entry), ["c".to_owned()].into(), "pods get it from now on");
+        assert_eq!(entry.newly_named(&entry), BTreeSet::new());
     }
 }

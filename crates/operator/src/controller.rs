@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::environment::Environment;
 use crate::execute::{ConfigOutcome, ExecuteError, Executor, ReleaseOutcome, Written};
-use crate::facts::{DRAFT_LIFE, Key};
+use crate::facts::{DRAFT_LIFE, Key, WorkloadFact};
 use crate::index::{ConfigId, Index, ObjectId, PolicyId, ReleaseId, Watched, Work, WorkloadId};
 use crate::inputs::{Input, Turns};
 use crate::leader::Term;
@@ -35,8 +35,6 @@ const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(60);
 /// How often a release's start is put off, each time by `GATHER`: ten seconds in all.
 const MOST_PUT_OFF: u32 = 50;
-/// A consumer that the API server would not let us write is not likely to change at once.
-const REFUSED_RETRY: Duration = Duration::from_secs(5);
 
 pub struct Controller {
     executor: Arc<Executor>,
@@ -288,6 +286,7 @@ impl Controller {
                 });
             }
             Work::Retention(id) => {
+                self.index.note_lacking_holder(id, false);
                 let Some(view) = self.index.retention(id, self.environment.clock.now()) else { return false };
                 let id = id.clone();
                 self.environment.process.spawn_into(running, async move {
@@ -314,7 +313,8 @@ impl Controller {
     /// What no release looks after: a gate that is nobody's, a pin to a version that does not exist, and in template mode a plain name that
     /// somebody wrote over a version.
     fn look_after(&mut self, id: &WorkloadId, running: &mut JoinSet<Done>) -> bool {
-        let Some(fact) = self.index.workload(id).filter(|fact| fact.can_change).cloned() else { return false };
+        let is_concerned = |fact: &&WorkloadFact| fact.can_change || fact.is_fixed;
+        let Some(fact) = self.index.workload(id).filter(is_concerned).cloned() else { return false };
         if self.index.has_orphaned_gate(id, &fact) {
             let (executor, id) = (Arc::clone(&self.executor), id.clone());
             self.environment.process.spawn_into(running, async move {
@@ -324,8 +324,18 @@ impl Controller {
             return true;
         }
         let (pins, unknown) = self.index.settled_pins(&id.namespace, &fact);
-        if pins == fact.pins {
+        let can_be_told = fact.can_change || !unknown.is_empty();
+        if pins == fact.pins || !can_be_told {
             return false;
+        }
+        if !fact.can_change {
+            self.index.note_told(id, &fact);
+            let (executor, id) = (Arc::clone(&self.executor), id.clone());
+            self.environment.process.spawn_into(running, async move {
+                let told = executor.tell_fixed(&id, &fact, &unknown).await;
+                Done::Consumer(id, told.map(|()| None))
+            });
+            return true;
         }
         if !unknown.is_empty() {
             let (executor, id) = (Arc::clone(&self.executor), id.clone());
@@ -375,7 +385,8 @@ impl Controller {
             Done::Release(id, outcome) => {
                 let work = Work::Release(id.clone());
                 let is_gone = outcome.as_ref().is_err_and(ExecuteError::is_not_found);
-                let outcome = self.settle_failure(&work, outcome);
+                // A step can be taken although a write of it is in conflict: how often that was is forgotten further below.
+                let outcome = if outcome.is_ok() { outcome.ok() } else { self.settle_failure(&work, outcome) };
                 self.queue.done(&work, Instant::now());
                 if let Some(outcome) = outcome {
                     self.take_in_release(&id, outcome);
@@ -397,9 +408,9 @@ impl Controller {
                 let work = Work::Consumer(id);
                 let written = self.settle_failure(&work, written);
                 self.queue.done(&work, Instant::now());
-                if let Some(written) = written {
+                if let Some(written) = written.flatten() {
                     self.metrics.pinned(1);
-                    self.take_in(written);
+                    self.take_in([written]);
                 }
             }
             Done::Policy(id, told) => {
@@ -414,6 +425,10 @@ impl Controller {
             }
             Done::Retention(id, written) => {
                 let work = Work::Retention(id.clone());
+                // Kubernetes' garbage collector writes owners, too, and its write must not put ours off.
+                if written.as_ref().is_err_and(ExecuteError::is_conflict) {
+                    self.index.note_lacking_holder(&id, true);
+                }
                 let written = self.settle_failure(&work, written);
                 self.queue.done(&work, Instant::now());
                 self.take_in(written.into_iter().flatten());
@@ -474,14 +489,18 @@ impl Controller {
         self.take_in_within(outcome.written, if outcome.ended.is_some() { Duration::ZERO } else { GATHER });
         let now = Instant::now();
         if outcome.conflicts > 0 {
-            self.queue.push(work.clone(), now, FIRST_RETRY);
+            // Our watch may be behind for long, and each try would fail as this one did.
+            let delay = self.back_off(&work);
+            self.queue.push(work.clone(), now, delay);
+        } else {
+            self.failures.remove(&work);
         }
         if !outcome.refused.is_empty() {
             self.metrics.failed();
-            self.queue.push(work.clone(), now, REFUSED_RETRY);
         }
+        let retry = outcome.refused.values().map(|refusal| refusal.again_at).min();
         self.index.note_refused(id, outcome.refused);
-        if let Some(wake) = outcome.wake {
+        if let Some(wake) = outcome.wake.into_iter().chain(retry).min() {
             let wait = Duration::try_from(wake.duration_since(self.environment.clock.now())).unwrap_or_default();
             self.queue.push(work, now, wait);
         }

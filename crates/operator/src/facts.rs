@@ -9,6 +9,7 @@ use lockstep_api::{PinTable, Release, ReleasePolicy, ReleasePolicySpec, Versione
 use lockstep_core::config::is_object_name;
 use lockstep_core::health::{Rollout, Unit};
 use lockstep_core::keys::{self, KeyDigests, Used, mounted_keys, used_keys};
+use lockstep_core::kinds::Kind;
 use lockstep_core::release::ConsumerId;
 use lockstep_core::rollout::rollout;
 use lockstep_core::template::{Uses, uses};
@@ -169,6 +170,8 @@ pub struct WorkloadFact {
     /// Whether a person or pipeline writes it; otherwise another object makes it from its own template.
     pub is_consumer: bool,
     pub can_change: bool,
+    /// Whether its template can never be changed, and it may still make pods: a Job that has not ended.
+    pub is_fixed: bool,
     /// Whether pods are made from this very object, or may be again: it then holds the versions that it runs.
     pub is_holder: bool,
     pub is_auto: bool,
@@ -220,7 +223,7 @@ impl GateFact {
     }
 
     fn read(kind: &WorkloadKind, object: &DynamicObject) -> Self {
-        let (kind, spec) = (&kind.resource.kind, &object.data["spec"]);
+        let (kind, spec) = (Kind::named(&kind.resource.kind), &object.data["spec"]);
         let saved = annotation(&object.metadata, names::GATE);
         Self {
             can_close: gate::can_close(kind, spec),
@@ -250,6 +253,7 @@ impl WorkloadFact {
             made_by,
             is_consumer,
             can_change: is_consumer && kind.part != Part::Fixed,
+            is_fixed: kind.part == Part::Fixed && !has_ended(object),
             is_holder: kind.part != Part::Workload,
             is_auto: annotation(&object.metadata, names::AUTO) == Some(names::ON),
             references: configs,
@@ -301,6 +305,12 @@ impl WorkloadFact {
     pub fn needs(&self, config: &ConfigRef) -> Option<&Pin> {
         self.pins.get(config).or_else(|| self.slipped.get(config))
     }
+}
+
+/// Whether a Job is done, well or not.
+fn has_ended(object: &DynamicObject) -> bool {
+    let mut conditions = object.data["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|told| told["status"] == "True" && (told["type"] == "Complete" || told["type"] == "Failed"))
 }
 
 fn progress(kind: &WorkloadKind, object: &DynamicObject) -> Rollout {
@@ -414,6 +424,8 @@ pub struct PodFact {
     pub resource_version: ResourceVersion,
     /// The uid of what made it.
     pub made_by: Option<String>,
+    /// Which record of a StatefulSet's or DaemonSet's templates it was made from.
+    pub revision: Option<String>,
     pub pins: Pins,
     /// Whether its containers have ended for good: it was evicted, or is done.
     pub has_ended: bool,
@@ -421,6 +433,11 @@ pub struct PodFact {
 }
 
 impl PodFact {
+    /// Whether it has ended for a reason of its node's: its controller makes another one.
+    pub fn was_evicted(&self) -> bool {
+        self.has_ended && !self.unit.is_ready && self.unit.trouble.is_none()
+    }
+
     /// None for a pod that is about to go.
     pub fn read(pod: &Pod) -> Option<Self> {
         if pod.metadata.deletion_timestamp.is_some() {
@@ -429,6 +446,7 @@ impl PodFact {
         Some(Self {
             resource_version: resource_version(&pod.metadata),
             made_by: controller(&pod.metadata),
+            revision: label(&pod.metadata, "controller-revision-hash").map(str::to_owned),
             pins: Pins::read(annotation(&pod.metadata, names::PINS).unwrap_or_default()),
             has_ended: pod
                 .status

@@ -25,6 +25,7 @@ mod pods;
 mod process;
 mod put_backs;
 mod queue;
+mod refusals;
 mod server;
 mod tables;
 mod unreadable;

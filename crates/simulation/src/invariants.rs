@@ -95,7 +95,8 @@ pub const AT_THE_END: &[EndRule] = &[
 ];
 
 /// Rules that are checked elsewhere.
-const OTHERS: [(&str, &str); 5] = [
+const OTHERS: [(&str, &str); 6] = [
+    ("no_write_is_in_vain", "operators do not write again and again what is there already"),
     ("requests_are_bounded", "an operator does not ask the API server again and again without a pause"),
     ("the_scene_is_set", "the simulated API server takes the objects of the scene"),
     ("nobody_panics", "no process panics"),

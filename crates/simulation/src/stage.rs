@@ -23,6 +23,8 @@ use crate::store::{Part, Patch, Write, Writer};
 use crate::trace;
 use crate::users::Users;
 
+/// A write whose answer is lost is sent again, and whoever leads next may do what was done: so many are no reason to worry.
+const MOST_IN_VAIN: u32 = 10;
 /// How long nothing must happen before all is quiet.
 const QUIET: Duration = Duration::from_secs(120);
 /// How long that is waited for.
@@ -198,6 +200,11 @@ impl Stage {
                 Seconds(WINDOW)
             );
             return Err(Violation::new("requests_are_bounded", what, self.shared.now()));
+        }
+        let vain = self.shared.lock().store.most_in_vain().map(|(key, times)| (key.to_string(), times));
+        if let Some((key, times)) = vain.filter(|(_, times)| *times > MOST_IN_VAIN) {
+            let what = format!("operators wrote {key} {times} times without changing it");
+            return Err(Violation::new("no_write_is_in_vain", what, self.shared.now()));
         }
         self.checker.check(&self.shared)
     }

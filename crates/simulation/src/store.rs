@@ -60,6 +60,8 @@ pub struct Store {
     compacted: u64,
     /// How many uids and generated names were given out.
     counted: u64,
+    /// How often operators wrote what was there already, by object.
+    vain: BTreeMap<Key, u32>,
     pub(crate) policies: admission::Policies,
     /// How far the pin tables that policies read are behind: the API server follows them by a watch of its own.
     pub policy_lag: Duration,
@@ -186,6 +188,11 @@ impl Store {
         newer.next().map_or_else(|| self.objects.get(&key).cloned(), |change| change.before.clone())
     }
 
+    /// The object that operators wrote most often without changing it, and how often that was.
+    pub fn most_in_vain(&self) -> Option<(&Key, u32)> {
+        self.vain.iter().max_by_key(|(_, times)| **times).map(|(key, times)| (key, *times))
+    }
+
     fn count(&mut self) -> u64 {
         self.counted += 1;
         self.counted
@@ -201,6 +208,9 @@ impl Store {
         };
         let is_same = if is_object { before.value == value } else { before.value.get("status") == value.get("status") };
         if is_same {
+            if matches!(by, Writer::Operator(_)) {
+                *self.vain.entry(key).or_default() += 1;
+            }
             return before;
         }
         let is_changed = is_object && prepare::is_changed(&before.value, &value);

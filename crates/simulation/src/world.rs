@@ -20,7 +20,7 @@ use crate::store::{Draft, Object, Refusal, Store, Write, Writer};
 const START_SECOND: i64 = 1_767_600_000;
 
 /// How long the API server waits for the webhook (`timeoutSeconds` in the chart).
-const WEBHOOK_LIMIT: Duration = Duration::from_secs(2);
+const WEBHOOK_LIMIT: Duration = Duration::from_secs(3);
 /// How often the API server makes a write anew that others were faster than.
 const ATTEMPTS: usize = 5;
 

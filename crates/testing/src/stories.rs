@@ -12,7 +12,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-pub use told::all;
+pub use told::{all, for_hours};
 
 /// How long each step may take.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -39,6 +39,8 @@ pub enum Step {
     Undo(&'static str),
     /// Until the picture has this line.
     Until(&'static str),
+    /// Nobody does anything for so long.
+    Pass(Duration),
 }
 
 /// Plays a story in a namespace that is empty.
@@ -84,6 +86,10 @@ impl Player<'_> {
                 self.send("DELETE", &path, "application/json", &options).await.map(drop)
             }
             Step::Undo(name) => self.undo(name).await,
+            Step::Pass(time) => {
+                sleep(*time).await;
+                Ok(())
+            }
             Step::Until(line) => {
                 self.until(line, |picture| picture.lines().any(|found| found == *line)).await.map(drop)
             }

@@ -135,6 +135,7 @@ fn argo_cd_sees_the_health_of_releases_and_configs() {
         ("VersionedConfig", config("False", "Releasing"), "Progressing"),
         ("VersionedConfig", config("False", "Held"), "Degraded"),
         ("VersionedConfig", config("False", "Refused"), "Degraded"),
+        ("VersionedConfig", config("False", "NoVersion"), "Degraded"),
     ] {
         let health = judge(&script(kind), &object).unwrap_or_else(|error| panic!("{kind} {object}: {error}"));
         assert_eq!(health["status"], expected, "{kind} {object}");

@@ -23,6 +23,7 @@ use jiff::Timestamp;
 use crate::config::ConfigRef;
 use crate::gate::Partition;
 use crate::health::{Before, Health, Rollout, Unit};
+use crate::kinds::Kind;
 use crate::pins::{Pin, Pins};
 use crate::policy::Policy;
 
@@ -148,6 +149,12 @@ pub struct ConsumerId {
     pub name: String,
 }
 
+impl ConsumerId {
+    pub fn kind(&self) -> Kind {
+        Kind::named(&self.kind)
+    }
+}
+
 impl fmt::Display for ConsumerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind, self.name)
@@ -270,8 +277,9 @@ pub struct Member {
     pub units: Vec<Unit>,
     /// Whether it can be stopped after a first batch.
     pub can_gate: bool,
-    /// Whether a gate would miss pods of it: a DaemonSet replaces pods at once that are younger than its gate holds.
-    pub is_young: bool,
+    /// Whether a gate would do harm now: a DaemonSet replaces pods at once that are younger than its gate holds, and a StatefulSet waits for
+    /// a broken pod that its gate would keep.
+    pub is_unfit_for_gate: bool,
     /// Whether it is stopped so right now.
     pub is_gated: bool,
     /// Whether somebody took the gate's fields back, although its release has not: then the rest follows.
@@ -356,6 +364,18 @@ pub enum Action {
     OpenGate { consumer: ConsumerId },
     /// Delete a pod that the template has left behind and that does not work: its controller waits for it and makes no other.
     DeletePod { consumer: ConsumerId, pod: String, uid: String },
+}
+
+impl Action {
+    /// Whom it writes to.
+    pub fn consumer(&self) -> Option<&ConsumerId> {
+        match self {
+            Self::Pin { consumer, .. } | Self::OpenGate { consumer } | Self::DeletePod { consumer, .. } => {
+                Some(consumer)
+            }
+            Self::Hold { .. } | Self::Succeed => None,
+        }
+    }
 }
 
 /// How far a consumer may roll on its own.

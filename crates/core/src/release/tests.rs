@@ -55,7 +55,7 @@ fn deployment(name: &str, wave: i32, pins: &str) -> Member {
         },
         units: Vec::new(),
         can_gate: true,
-        is_young: false,
+        is_unfit_for_gate: false,
         is_gated: false,
         is_forced: false,
         holds_for: None,
@@ -333,7 +333,7 @@ fn the_pods_of_a_canary_are_young_and_its_gate_stays_closed() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
     cluster.policy.canary = Some(BatchSize::Pods(1));
     cluster.turn();
-    cluster.members[0].is_young = true;
+    cluster.members[0].is_unfit_for_gate = true;
     cluster.turn();
     assert_eq!(cluster.observe().actions, []);
     assert!(cluster.members[0].is_gated);
@@ -381,6 +381,9 @@ fn a_pause_says_what_goes_on_by_itself() {
     cluster.turn();
     cluster.members[0].rollout.is_complete = false;
     cluster.release.wishes.paused = true;
+    let step = cluster.observe();
+    assert!(!step.progress.reason.contains("goes on"), "it waits for somebody: {}", step.progress.reason);
+    cluster.members[0].rollout.goes_on_by_itself = true;
     let step = cluster.observe();
     assert!(step.progress.reason.contains("`kubectl argo rollouts pause web`"), "{}", step.progress.reason);
 }
@@ -780,6 +783,51 @@ fn what_is_not_back_at_the_deadline_has_failed_and_is_named() {
     );
 }
 
+/// A turn of the machine where no controller replaces pods: a ReplicaSet that no Deployment made.
+fn turn_alone(cluster: &mut Cluster) {
+    let step = cluster.observe();
+    cluster.release.progress = step.progress;
+    for action in step.actions {
+        match action {
+            Action::Pin { pins, .. } => cluster.members[0].pins = pins,
+            Action::Hold { reason } => cluster.held = Some(reason),
+            other => panic!("{other:?}"),
+        }
+    }
+    cluster.wait(5);
+}
+
+#[test]
+fn a_pod_that_nobody_replaces_is_named_when_it_is_left_with_what_failed() {
+    let mut set = deployment("web", 0, OLD);
+    set.consumer.kind = "ReplicaSet".into();
+    let idle = Some("its pods stay as they are when its template changes".to_owned());
+    set.rollout = Rollout { is_observed: true, is_complete: true, is_by_hand: true, idle, ..Rollout::default() };
+    let mut cluster = Cluster::new(vec![set]);
+    while cluster.phase() != Phase::Baking {
+        turn_alone(&mut cluster);
+    }
+    // Somebody deletes a pod: what comes in its place runs the new version.
+    cluster.members[0].units = vec![unit("web-7", true, cluster.now)];
+    while cluster.pins("web") != OLD {
+        turn_alone(&mut cluster);
+    }
+    assert_eq!(cluster.phase(), Phase::RollingBack);
+    cluster.members[0].units[0].is_new = false;
+    let end = |mut cluster: Cluster| {
+        while !cluster.phase().has_ended() {
+            turn_alone(&mut cluster);
+        }
+        (cluster.phase(), cluster.release.progress.reason)
+    };
+    let (phase, reason) = end(cluster.clone());
+    assert_eq!(phase, Phase::Failed);
+    let told = "pod web-7 of ReplicaSet web still runs the failed version: `kubectl delete pod web-7`";
+    assert!(reason.contains(told), "{reason}");
+    cluster.members[0].units.clear();
+    assert_eq!(end(cluster).0, Phase::RolledBack, "somebody deleted it in time");
+}
+
 #[test]
 fn who_is_recreated_is_judged_like_everybody() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, OLD), deployment("api", 0, OLD)]);
@@ -847,6 +895,13 @@ fn code_that_a_person_stopped_is_not_started_again_by_an_abort_of_the_config() {
         "{}",
         cluster.release.progress.reason
     );
+    cluster.wait(600);
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Failed, "it is stopped still");
+    (cluster.members[0].rollout.stopped, cluster.members[0].rollout.failure) = (None, None);
+    cluster.turn();
+    assert_eq!(cluster.run(), Phase::Aborted, "what the person had asked for");
+    assert_eq!(cluster.pins("web"), OLD);
 }
 
 #[test]
@@ -1508,4 +1563,110 @@ fn nobody_goes_back_to_a_version_that_is_not_there() {
     assert_eq!(cluster.run(), Phase::RolledBack);
     assert_eq!(cluster.members[0].pins, "configmap/app=app-1".parse().unwrap(), "the last good one");
     assert_eq!(cluster.members[1].pins, "configmap/app=app-0".parse().unwrap(), "an old one, but it is there");
+}
+
+#[test]
+fn whoever_scales_to_the_size_of_the_canary_does_not_end_it() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.policy.canary = Some(BatchSize::Pods(1));
+    for _ in 0..3 {
+        cluster.turn();
+    }
+    assert_eq!(cluster.phase(), Phase::Baking);
+    cluster.members[0].rollout.desired = 1;
+    assert_eq!(cluster.observe().actions, [], "it stays behind its gate");
+    cluster.members[0].rollout.desired = 3;
+    assert_eq!(cluster.observe().actions, []);
+}
+
+#[test]
+fn a_stateful_set_with_a_broken_pod_is_repaired_without_a_gate() {
+    let mut web = deployment("web", 0, OLD);
+    (web.consumer.kind, web.is_unfit_for_gate) = ("StatefulSet".into(), true);
+    let mut cluster = Cluster::new(vec![web]);
+    cluster.policy.canary = Some(BatchSize::Pods(1));
+    cluster.turn();
+    assert!(!cluster.members[0].is_gated, "its controller would wait for the pod that the gate keeps");
+    cluster.members[0].is_unfit_for_gate = false;
+    cluster.members[0].rollout.is_complete = false;
+    let step = cluster.observe();
+    assert_eq!(
+        step.progress.phase,
+        Phase::Progressing,
+        "all of it is waited for, and not a batch: {:?}",
+        step.progress
+    );
+    assert_eq!(cluster.run(), Phase::Succeeded);
+}
+
+#[test]
+fn pods_that_never_ran_what_failed_are_not_to_be_deleted() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]).with_bad("app-2");
+    while cluster.phase() != Phase::RollingBack {
+        cluster.turn();
+        cluster.wait(1);
+    }
+    cluster.turn();
+    cluster.members[0].rollout.is_complete = false;
+    let long_ago = cluster.now - SignedDuration::from_hours(1);
+    let older = Unit { is_new: false, created: Some(long_ago), ..unit("web-old", false, cluster.now) };
+    let broken = Unit { trouble: None, ..unit("web-new", true, cluster.now) };
+    cluster.members[0].units = vec![older, broken];
+    cluster.wait(1000);
+    let step = cluster.observe();
+    assert_eq!(step.progress.phase, Phase::Failed);
+    assert!(
+        step.progress.reason.contains("pod web-new") && !step.progress.reason.contains("delete pod"),
+        "{}",
+        step.progress.reason
+    );
+}
+
+#[test]
+fn the_others_of_a_consumer_some_of_whose_pods_may_fail_are_watched() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    cluster.policy.max_failing_pods = 1;
+    cluster.turn();
+    let bad = |name: &str, now: Timestamp| Unit {
+        since: Some(now - SignedDuration::from_secs(60)),
+        was_ready: false,
+        ..unit(name, true, now)
+    };
+    let now = cluster.now;
+    cluster.members[0].rollout.ready = 2;
+    cluster.members[0].units = vec![bad("web-0", now), unit("web-1", false, now), unit("web-2", false, now)];
+    cluster.release.progress = cluster.observe().progress;
+    assert_eq!(cluster.phase(), Phase::Baking, "{:?}", cluster.release.progress);
+    cluster.wait(10);
+    let restarted = |unit: &mut Unit| (unit.restarts, unit.last_end) = (1, Some(cluster.now));
+    restarted(&mut cluster.members[0].units[1]);
+    assert_eq!(cluster.observe().progress.phase, Phase::Baking, "so many may fail");
+    restarted(&mut cluster.members[0].units[0]);
+    assert_eq!(cluster.observe().progress.phase, Phase::RollingBack);
+}
+
+#[test]
+fn what_nobody_uses_is_current_at_once() {
+    let mut cluster = Cluster::new(Vec::new());
+    cluster.turn();
+    cluster.turn();
+    assert_eq!(
+        (cluster.phase(), cluster.release.progress.reason.as_str()),
+        (Phase::Succeeded, "it is current; nobody uses it yet")
+    );
+}
+
+#[test]
+fn what_takes_a_change_back_bakes_once() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, NEW)]);
+    cluster.release.moves[0].to = "app-1".into();
+    cluster.policy.canary = Some(BatchSize::Pods(1));
+    cluster.turn();
+    assert!(!cluster.release.progress.reason.contains("first batch"), "{}", cluster.release.progress.reason);
+    while cluster.phase() != Phase::Baking {
+        cluster.turn();
+    }
+    cluster.wait(60);
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Succeeded);
 }

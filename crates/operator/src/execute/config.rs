@@ -17,7 +17,7 @@ use super::{
     patch_params, post_params, written_managed,
 };
 use crate::content::Content;
-use crate::facts::{ConfigFact, Key, ManagedFact, ReleaseFact, ResourceVersion, SourceFact, VersionFact};
+use crate::facts::{ConfigFact, Key, ManagedFact, ReleaseFact, ResourceVersion, SourceFact, VersionFact, is_keeper};
 use crate::guards::{conflict, delete_as_it_was};
 use crate::index::{ConfigId, ConfigView, Fact, Watched};
 use crate::tables::Publication;
@@ -253,7 +253,25 @@ impl Executor {
             }
         };
         tracing::warn!(namespace = id.namespace, config = %id.config, "somebody deleted its VersionedConfig: it is there again");
-        outcome.written.push(written_managed(&ManagedFact::read(created)));
+        let managed = ManagedFact::read(created);
+        outcome.written.push(written_managed(&managed));
+        self.keep_again(view, &managed, outcome).await
+    }
+
+    /// What a VersionedConfig kept before, it keeps again at once: whoever deletes the config next loses nothing.
+    async fn keep_again(
+        &self,
+        view: &ConfigView,
+        managed: &ManagedFact,
+        outcome: &mut ConfigOutcome,
+    ) -> Result<(), ExecuteError> {
+        for version in view.versions.iter().filter(|version| version.owners.iter().any(is_keeper)) {
+            match self.keep(view, managed, version).await {
+                // Kubernetes' garbage collector was there first: retention looks again in a moment.
+                Err(error) if error.is_conflict() => {}
+                kept => outcome.written.extend(kept?),
+            }
+        }
         Ok(())
     }
 

@@ -1,7 +1,5 @@
 //! Releases: made, moved on, ended.
 
-use std::collections::BTreeMap;
-
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
@@ -25,6 +23,7 @@ use crate::events::Reason;
 use crate::facts::{Key, ManagedFact, ReleaseFact, ResourceVersion, WorkloadFact};
 use crate::guards::{conflict, delete_as_it_was};
 use crate::index::{ConfigId, ConfigView, Fact, How, Lost, ReleaseId, ReleaseView, Start, Watched, WorkloadId};
+use crate::refusals::{Refusal, Refusals};
 
 /// How many consumers of a release are written at the same time.
 const PARALLEL_PINS: usize = 32;
@@ -41,8 +40,8 @@ pub struct ReleaseOutcome {
     pub ended: Option<Phase>,
     /// A consumer was written by somebody else meanwhile: look again.
     pub conflicts: usize,
-    /// What the API server said about consumers that it would not let us write.
-    pub refused: BTreeMap<ConsumerId, String>,
+    /// Writes of consumers that the API server would not have.
+    pub refused: Refusals,
 }
 
 impl Executor {
@@ -153,6 +152,7 @@ impl Executor {
         if let Some(amended) = view.amended.take() {
             return Ok(ReleaseOutcome { written: self.start(*amended).await?, ..ReleaseOutcome::default() });
         }
+        let refused = view.refused.iter().map(|(consumer, refusal)| (consumer.clone(), refusal.why.clone())).collect();
         let observed = Observed {
             release: &view.fact.core,
             policy: &view.policy,
@@ -167,7 +167,7 @@ impl Executor {
             taken_over: &view.taken_over,
             can_judge: view.can_judge,
             may_delete_pods: self.may_delete_pods,
-            refused: &view.refused,
+            refused: &refused,
         };
         let step = step(&observed, self.environment.clock.now());
         let mut outcome = ReleaseOutcome { wake: step.wake, ..ReleaseOutcome::default() };
@@ -200,19 +200,18 @@ impl Executor {
         Ok(outcome)
     }
 
-    /// Writes to consumers, many at a time. One that somebody else wrote meanwhile is looked at again.
+    /// Writes to consumers, many at a time. One that somebody else wrote meanwhile is looked at again; one that was refused, after a while.
     async fn act(&self, view: &ReleaseView, actions: &[Action], outcome: &mut ReleaseOutcome) {
-        let write = async |action: &Action| match action {
-            Action::Pin { consumer, pins, gate } => {
-                Some((Some(consumer.clone()), self.pin_consumer(view, consumer, pins, *gate).await))
-            }
-            Action::OpenGate { consumer } => Some((Some(consumer.clone()), self.open_gate(view, consumer).await)),
-            Action::DeletePod { pod, uid, .. } => Some((None, self.delete_broken(view, pod, uid).await)),
-            Action::Hold { .. } | Action::Succeed => None,
-        };
+        let now = self.environment.clock.now();
+        let refusal = |action: &Action| view.refused.get_key_value(action.consumer()?);
+        let waits = |action: &&Action| refusal(action).is_some_and(|(_, refusal)| refusal.delays(action, now));
+        let (waiting, actions): (Vec<&Action>, Vec<&Action>) = actions.iter().partition(waits);
+        let waiting = waiting.into_iter().filter_map(refusal);
+        outcome.refused.extend(waiting.map(|(consumer, refusal)| (consumer.clone(), refusal.clone())));
+        let write = async |action: &Action| (action.clone(), self.carry_out(view, action).await);
         let results: Vec<_> = stream::iter(actions).map(write).buffer_unordered(PARALLEL_PINS).collect().await;
         // What was written goes into the index also if another could not be.
-        for (consumer, result) in results.into_iter().flatten() {
+        for (action, result) in results {
             match result {
                 Ok(written) => {
                     outcome.pinned += written.iter().count();
@@ -221,12 +220,20 @@ impl Executor {
                 Err(error) if error.is_conflict() => outcome.conflicts += 1,
                 Err(error) => {
                     tracing::warn!(error = format!("{error:#}"), "a consumer could not be written and is tried again");
-                    match consumer {
-                        Some(consumer) => drop(outcome.refused.insert(consumer, error.told())),
-                        None => outcome.conflicts += 1,
-                    }
+                    let Some(consumer) = action.consumer().cloned() else { continue };
+                    let earlier = view.refused.get(&consumer);
+                    outcome.refused.insert(consumer, Refusal::new(action, error.told(), earlier, now));
                 }
             }
+        }
+    }
+
+    async fn carry_out(&self, view: &ReleaseView, action: &Action) -> Result<Option<Written>, ExecuteError> {
+        match action {
+            Action::Pin { consumer, pins, gate } => self.pin_consumer(view, consumer, pins, *gate).await,
+            Action::OpenGate { consumer } => self.open_gate(view, consumer).await,
+            Action::DeletePod { pod, uid, .. } => self.delete_broken(view, pod, uid).await,
+            Action::Hold { .. } | Action::Succeed => Ok(None),
         }
     }
 
@@ -241,9 +248,11 @@ impl Executor {
         let id = WorkloadId { namespace: view.id.namespace.clone(), workload: key.clone() };
         let besides = match (gate, &fact.gate.saved) {
             (Gate::FirstBatch { size, hold }, saved) => {
+                // A note of which no field is left is not of a gate that holds: what the fields are now is what they were.
+                let saved = saved.as_ref().filter(|_| !fact.gate.is_forced());
                 // What the fields are must be read first: the index does not keep them.
                 let spec = self.spec(&id).await?;
-                Some(gate::close(&fact.owner.kind, &spec, saved.as_deref(), size, hold))
+                consumer.kind().gate().map(|means| gate::close(means, &spec, saved.map(String::as_str), size, hold))
             }
             (Gate::Open, Some(saved)) => Some(gate::open(&self.spec(&id).await?, saved)),
             (Gate::Open, None) => None,
@@ -349,7 +358,12 @@ impl Executor {
         let conditions = conditions(&fact.object, progress, self.environment.clock.now());
         let status = ReleaseStatus::new(progress, &fact.object.spec.moves, conditions);
         let api: Api<Release> = Api::namespaced(self.client.clone(), namespace);
-        let body = in_place_of(&json!(fact.object.status), json!(status));
+        let known = json!(fact.object.status);
+        let body = in_place_of(&known, json!(status));
+        // Times are recorded in whole seconds: what differs by less is the same.
+        if body == known {
+            return Ok(fact.object.clone());
+        }
         // Nobody else writes it; the version makes sure of that.
         let patch = status_patch(fact.resource_version, body);
         let name = &fact.core.name;

@@ -26,7 +26,11 @@ impl Executor {
         let Some(managed) = &view.managed else { return Ok(Vec::new()) };
         let mut changes = retain(&view.holdings, &view.protected, view.retain);
         changes.extend(retain_drafts(&view.drafts, &view.protected));
-        let lets_go = |change: &Change| !matches!(change, Change::SetOwners { is_kept: true, .. });
+        // A pod that was made from an earlier template holds its version itself from then on.
+        let lets_go = |change: &Change| match change {
+            Change::SetOwners { is_kept, leave, .. } => !is_kept || !leave.is_empty(),
+            Change::Delete { .. } => true,
+        };
         let pods = if changes.iter().any(lets_go) { self.pods_by_version(id).await? } else { BTreeMap::new() };
         let mut written = Vec::new();
         let owned: Vec<Owned<'_>> =
@@ -117,9 +121,9 @@ impl Executor {
                 Ok(Some(Written { watched, key, fact: None }))
             }
             Change::Delete { .. } => self.set_owners(&api, version, &strays, key).await,
-            Change::SetOwners { add, is_kept, .. } => {
-                let mut owners: Vec<OwnerReference> =
-                    version.owners.iter().filter(|owner| !is_keeper(owner)).cloned().collect();
+            Change::SetOwners { add, leave, is_kept, .. } => {
+                let remains = |owner: &&OwnerReference| !is_keeper(owner) && !leave.contains(&owner.uid);
+                let mut owners: Vec<OwnerReference> = version.owners.iter().filter(remains).cloned().collect();
                 if *is_kept {
                     owners.extend(keepers(&managed.object, &id.config, view.source_uid.as_deref()));
                 }
@@ -171,7 +175,9 @@ impl Executor {
 /// its pods run on.
 fn strays(version: &Owned<'_>, pods: &[PodHolder], change: &Change) -> Vec<OwnerReference> {
     let is_added = |uid: &String| matches!(change, Change::SetOwners { add, .. } if add.contains(uid));
-    let is_held = |uid: &String| version.owners.iter().any(|owner| owner.uid == *uid) || is_added(uid);
+    let leaves = |uid: &String| matches!(change, Change::SetOwners { leave, .. } if leave.contains(uid));
+    let is_owner = |uid: &String| version.owners.iter().any(|owner| owner.uid == *uid) && !leaves(uid);
+    let is_held = |uid: &String| is_owner(uid) || is_added(uid);
     let is_stray = |pod: &&PodHolder| !pod.made_by.as_ref().is_some_and(is_held) && !is_held(&pod.owner.uid);
     pods.iter().filter(is_stray).map(|pod| pod.owner.clone()).collect()
 }
@@ -296,10 +302,14 @@ mod tests {
             strays(&version, &[pod], &change).len()
         };
         let delete = || Change::Delete { object: "app-1".into() };
-        let added = Change::SetOwners { object: "app-1".into(), add: ["new".to_owned()].into(), is_kept: false };
+        let set = |add: &[&str], leave: &[&str]| {
+            let [add, leave] = [add, leave].map(|uids| uids.iter().map(ToString::to_string).collect());
+            Change::SetOwners { object: "app-1".into(), add, leave, is_kept: true }
+        };
         assert_eq!(left(None, delete()), 1, "nothing made it");
         assert_eq!(left(Some("made-it"), delete()), 0);
-        assert_eq!(left(Some("new"), added), 0, "it is an owner in a moment");
+        assert_eq!(left(Some("new"), set(&["new"], &[])), 0, "it is an owner in a moment");
+        assert_eq!(left(Some("made-it"), set(&[], &["made-it"])), 1, "it has gone on to another version");
         assert_eq!(left(Some("new"), delete()), 1, "it has another version by now");
     }
 }

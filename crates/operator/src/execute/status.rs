@@ -13,12 +13,14 @@ use serde_json::{Value, json};
 use super::{ConfigOutcome, Doing, ExecuteError, Executor, patch_params, status_patch, written_managed};
 use crate::events::Reason;
 use crate::facts::{ConfigFact, ManagedFact, VersionFact};
-use crate::index::{ConfigId, ConfigView, Fact, WorkloadKey};
+use crate::index::{ConfigId, ConfigView, Fact, UnknownPin, WorkloadKey};
 
 /// The condition's reason where a change cannot become a version.
 pub(super) const REFUSED: &str = "Refused";
 /// The condition's reason where a consumer is pinned to a version that does not exist.
 const UNKNOWN_VERSION: &str = "UnknownVersion";
+/// The condition's reason where there is no version to run: there never was one, or it is gone.
+const NO_VERSION: &str = "NoVersion";
 /// The condition's reason where a config is not followed because it is not there.
 pub(crate) const SOURCE_GONE: &str = "SourceGone";
 /// How many consumers a status lists.
@@ -109,8 +111,9 @@ impl Executor {
         let moving = view.moving_to.as_deref().or(outcome.release.as_deref());
         let releasing =
             moving.map(|object| named(object).map_or_else(|| object.to_owned(), |found| found.version.clone()));
-        let unknown = self.unknown_pin(view, &versions);
-        let ready = ready(current.as_ref(), releasing.as_deref(), held.as_ref(), report.refusal.as_deref(), unknown);
+        let missing = no_version(view, current.as_ref(), &versions);
+        let fault = missing.or_else(|| Some((UNKNOWN_VERSION, self.unknown_pin(view, &versions)?)));
+        let ready = ready(current.as_ref(), releasing.as_deref(), held.as_ref(), report.refusal.as_deref(), fault);
         let now = self.environment.clock.now();
         let conditions = vec![condition(managed, Ready, ready, now), condition(managed, Followed, followed(view), now)];
         let last_number = versions.iter().map(|version| version.number).max().unwrap_or(0).max(old.last_number);
@@ -129,26 +132,26 @@ impl Executor {
         }
     }
 
-    /// What is wrong with a consumer whose version does not exist: its pods run for as long as nobody restarts them.
+    /// What is wrong with a consumer that is pinned to what is no version of this config, and that nobody mends: its pods run for as long as
+    /// nobody restarts them, or run something else.
     fn unknown_pin(&self, view: &ConfigView, versions: &[VersionSummary]) -> Option<String> {
-        let is_known =
-            |object: &str| view.entry.names(object) || versions.iter().any(|version| version.object == object);
-        view.consumers.iter().find_map(|(key, pin)| {
-            let Some(Pin::Version(object)) = pin.as_ref().filter(|pin| !is_known(&pin.to_string())) else { return None };
-            let kind = self.kinds.get(key.kind).map_or("", |kind| kind.resource.kind.as_str());
-            let help = match &view.entry.current {
-                _ if kind == "Job" => "Delete it, and start it again".to_owned(),
-                Some(current) => {
-                    let pins = lockstep_core::names::PINS;
-                    format!("Set {}={current} in the annotation {pins} of its template", view.id.config)
-                }
-                None => format!("Remove the annotation {} of its template", lockstep_core::names::PINS),
-            };
-            let name = &key.name;
-            Some(format!(
-                "{kind} {name} is pinned to {object}, which is no version of this config: its pods cannot be started again. {help}"
-            ))
-        })
+        let is_made = |object: &str| versions.iter().any(|version| version.object == object);
+        let UnknownPin { consumer, object, is_of } = view.unknown.as_ref().filter(|pin| !is_made(&pin.object))?;
+        let kind = self.kinds.get(consumer.kind).map_or("", |kind| kind.resource.kind.as_str());
+        let meaning = match is_of {
+            Some(other) => format!("its pods run the content of {other}"),
+            None => "its pods cannot be started again".to_owned(),
+        };
+        let help = match &view.entry.current {
+            _ if kind == "Job" => "Delete it, and start it again".to_owned(),
+            Some(current) => {
+                let pins = lockstep_core::names::PINS;
+                format!("Set {}={current} in the annotation {pins} of its template", view.id.config)
+            }
+            None => format!("Remove the annotation {} of its template", lockstep_core::names::PINS),
+        };
+        let name = &consumer.name;
+        Some(format!("{kind} {name} is pinned to {object}, which is no version of this config: {meaning}. {help}"))
     }
 
     fn listed_consumers(&self, view: &ConfigView) -> Vec<Consumer> {
@@ -303,7 +306,7 @@ fn ready(
     releasing: Option<&str>,
     held: Option<&Held>,
     refusal: Option<&str>,
-    unknown: Option<String>,
+    fault: Option<(&'static str, String)>,
 ) -> Finding {
     let name = current.map_or("?", |current| current.version.as_str());
     match (refusal, releasing, held) {
@@ -319,11 +322,35 @@ fn ready(
                 held.version, held.release, held.reason, held.release
             ),
         ),
-        (None, None, None) => match unknown {
-            Some(unknown) => (false, UNKNOWN_VERSION, unknown),
+        (None, None, None) => match fault {
+            Some((reason, fault)) => (false, reason, fault),
             None => (true, "Released", format!("version {name} is current")),
         },
     }
+}
+
+/// Why nobody can be started with what is current, if so.
+fn no_version(
+    view: &ConfigView,
+    current: Option<&VersionSummary>,
+    versions: &[VersionSummary],
+) -> Option<(&'static str, String)> {
+    let (kind, name) = (view.id.config.kind.kind(), &view.id.config.name);
+    let told = match current {
+        Some(current) if versions.iter().any(|version| version.object == current.object) => return None,
+        Some(current) => format!(
+            "version {} was current, and its object {} is gone: no pod can be started with it. Apply the {kind} {name} again, or choose another version",
+            current.version, current.object
+        ),
+        None if view.source.is_some() => "it has no version yet".to_owned(),
+        None if view.has_source_object => format!(
+            "the {kind} {name} does not opt in, and has no version: set its label {}={}, or delete this VersionedConfig",
+            lockstep_core::names::VERSIONED,
+            lockstep_core::names::ON
+        ),
+        None => format!("there is no {kind} {name}: create it, or delete this VersionedConfig"),
+    };
+    Some((NO_VERSION, told))
 }
 
 fn followed(view: &ConfigView) -> Finding {
@@ -337,7 +364,7 @@ fn followed(view: &ConfigView) -> Finding {
                 "the {kind} does not opt in any more: changes of it are not followed, and pods keep the version that they have"
             ),
         ),
-        None => (false, SOURCE_GONE, format!("the {kind} is gone: pods keep the version that they have")),
+        None => (false, SOURCE_GONE, format!("the {kind} is not there: pods keep the version that they have")),
     }
 }
 

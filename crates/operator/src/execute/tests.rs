@@ -215,6 +215,92 @@ async fn a_version_that_went_with_its_table_is_not_handed_out_again() {
     assert_eq!(stage.fake.get(TABLE), None);
 }
 
+impl Stage {
+    /// Somebody deletes an object, and the watch says so.
+    fn delete(&mut self, path: &str, watched: Watched) {
+        self.fake.delete(path);
+        let name = path.rsplit('/').next().unwrap().to_owned();
+        let key = Key { namespace: "shop".into(), name };
+        self.take_in([Written { watched, key, fact: None }]);
+    }
+
+    fn ready(&self) -> (String, String) {
+        let status = self.managed().object.status.unwrap();
+        let ready = status.condition(lockstep_api::ConditionType::Ready).unwrap();
+        (format!("{} {}", ready.status, ready.reason), ready.message.clone())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_versioned_config_that_is_written_again_keeps_its_versions_at_once() {
+    let mut stage = Stage::new();
+    let version = format!("/api/v1/namespaces/shop/configmaps/{}", stage.look().await.created.unwrap().object);
+    let lost = stage.managed().uid().to_owned();
+    stage.delete(MANAGED, Watched::VersionedConfig);
+    stage.look().await;
+    let owners = stage.fake.get(&version).unwrap()["metadata"]["ownerReferences"].to_string();
+    assert!(owners.contains(stage.managed().uid()) && !owners.contains(&lost), "{owners}");
+    assert!(owners.contains("\"uid\":\"app\""), "and so does the config: {owners}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_is_not_called_current() {
+    let mut stage = Stage::new();
+    let created = stage.look().await.created.unwrap();
+    assert_eq!(stage.ready(), ("True Released".into(), "version 1.0.0 is current".into()));
+    let version = format!("/api/v1/namespaces/shop/configmaps/{}", created.object);
+    stage.delete(SOURCE, Watched::Config(ConfigKind::ConfigMap));
+    stage.delete(&version, Watched::Config(ConfigKind::ConfigMap));
+    stage.look().await;
+    let (ready, told) = stage.ready();
+    assert_eq!(ready, "False NoVersion");
+    assert!(told.contains("version 1.0.0 was current") && told.contains("is gone"), "{told}");
+    stage.change("green");
+    stage.look().await;
+    assert_eq!(stage.ready().0, "True Released", "the same content is the same version");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_versioned_config_of_nothing_says_so() {
+    let mut stage = Stage::new();
+    stage.delete(SOURCE, Watched::Config(ConfigKind::ConfigMap));
+    let spec = json!({"source": {"kind": "ConfigMap", "name": "app"}});
+    let metadata = json!({"name": "configmap-app", "namespace": "shop", "uid": "by-hand"});
+    stage.fake.put(
+        MANAGED,
+        json!({"apiVersion": "lockstep.dev/v1alpha1", "kind": "VersionedConfig", "metadata": metadata, "spec": spec}),
+    );
+    let fact = stage.managed();
+    stage.take_in([written_managed(&fact)]);
+    stage.look().await;
+    let (ready, told) = stage.ready();
+    assert_eq!(ready, "False NoVersion");
+    assert!(told.contains("there is no ConfigMap app"), "{told}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_version_nobody_knows_is_told_what_helps() {
+    let mut stage = Stage::new();
+    let known = stage.look().await.created.unwrap().object;
+    stage.fake.writes();
+    let place = stage.executor.kinds.iter().position(|kind| kind.resource.kind == "Job").unwrap();
+    let job = WorkloadId {
+        namespace: "shop".into(),
+        workload: crate::index::WorkloadKey { kind: place, name: "report".into() },
+    };
+    let tell = async |version: &str| {
+        let unknown = [(id().config, version.to_owned())];
+        stage.executor.tell_fixed(&job, &WorkloadFact::default(), &unknown).await.unwrap();
+        stage.fake.writes().pop().map(|path| stage.fake.get(&path).unwrap())
+    };
+    let event = tell("app-0123456789").await.unwrap();
+    assert_eq!((&event["regarding"]["kind"], &event["reason"]), (&json!("Job"), &json!("UnknownVersion")));
+    let note = event["note"].as_str().unwrap();
+    assert!(note.contains("app-0123456789, which is no version of configmap/app here"), "{note}");
+    assert!(note.contains("Delete it, and start it again"), "{note}");
+    assert!(tell(&known).await.is_none(), "our watch was behind");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_note_on_what_is_another_by_now_is_refused() {
     let mut stage = Stage::new();

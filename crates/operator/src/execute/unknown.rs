@@ -28,13 +28,13 @@ impl Executor {
         }
         let written = self.pin(id, fact, pins, None).await?;
         self.tell_unknown(id, fact, pins, unknown).await;
-        if self.kinds[id.workload.kind].resource.kind == "StatefulSet" && self.may_delete_pods {
+        if fact.id().kind().waits_for_broken_pods() && self.may_delete_pods {
             self.delete_waiting(id, fact, unknown).await?;
         }
         Ok(written)
     }
 
-    /// The controller of a StatefulSet waits for a pod that cannot start, although the template is another one by now.
+    /// The controller would wait for a pod that cannot start.
     async fn delete_waiting(
         &self,
         id: &WorkloadId,
@@ -42,7 +42,7 @@ impl Executor {
         unknown: &[Unknown],
     ) -> Result<(), ExecuteError> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &id.namespace);
-        let doing = || format!("list the pods of StatefulSet {} in {}", id.workload.name, id.namespace);
+        let doing = || format!("list the pods of {} in {}", fact.id(), id.namespace);
         let found = pods.list(&ListParams::default()).await.doing(doing)?;
         for pod in found.iter().filter_map(PodFact::read) {
             let waits = unknown
@@ -79,8 +79,33 @@ impl Executor {
         Ok(entry.is_some_and(|entry| entry.names(version)))
     }
 
+    /// Tells whose template cannot be changed that they have to be made anew, if the API server does not know those versions either.
+    pub async fn tell_fixed(
+        &self,
+        id: &WorkloadId,
+        fact: &WorkloadFact,
+        unknown: &[Unknown],
+    ) -> Result<(), ExecuteError> {
+        let mut told = Vec::new();
+        for named in unknown {
+            if !self.is_known(&id.namespace, named).await? {
+                let (config, version) = named;
+                told.push(format!("{version}, which is no version of {config} here"));
+            }
+        }
+        if told.is_empty() {
+            return Ok(());
+        }
+        let (kind, told) = (&self.kinds[id.workload.kind].resource.kind, told.join(", and to "));
+        let pins = names::PINS;
+        let note = format!(
+            "its template is pinned to {told}: its pods do not start, or run something else, and the template of a {kind} cannot be changed. Delete it, and start it again without the annotation {pins} in its template"
+        );
+        self.warn_of(id, fact, note).await;
+        Ok(())
+    }
+
     async fn tell_unknown(&self, id: &WorkloadId, fact: &WorkloadFact, pins: &Pins, unknown: &[Unknown]) {
-        let kind = &self.kinds[id.workload.kind].resource;
         let told = |(config, version): &Unknown| match pins.get(config) {
             Some(pin) => format!("{version} of {config} does not exist: it has {pin} now, which is current"),
             None => format!(
@@ -89,8 +114,13 @@ impl Executor {
         };
         let told: Vec<String> = unknown.iter().map(told).collect();
         let note = format!("its template was pinned to a version that is not there. {}", told.join("; "));
+        self.warn_of(id, fact, note).await;
+    }
+
+    async fn warn_of(&self, id: &WorkloadId, fact: &WorkloadFact, note: String) {
+        let kind = &self.kinds[id.workload.kind].resource;
         let (namespace, name) = (&id.namespace, &id.workload.name);
-        tracing::warn!(namespace, kind = kind.kind, name, note, "a workload was pinned to an unknown version");
+        tracing::warn!(namespace, kind = kind.kind, name, note, "a workload is or was pinned to an unknown version");
         let about = ObjectReference {
             api_version: Some(kind.api_version.clone()),
             kind: Some(kind.kind.clone()),
@@ -99,7 +129,7 @@ impl Executor {
             uid: Some(fact.owner.uid.clone()),
             ..ObjectReference::default()
         };
-        // It is pinned already: nobody waits for the Event.
+        // Nobody waits for the Event: there is nothing else to do.
         if let Err(error) = self.events.publish(Reason::UnknownVersion, note, &about).await {
             tracing::warn!(namespace, name, %error, "the Event about an unknown version was not written");
         }

@@ -25,6 +25,7 @@ use crate::facts::{
     ConfigFact, DraftFact, Key, ManagedFact, NamespaceFact, PodFact, PolicyFact, ReleaseFact, ResourceVersion,
     SourceFact, TableFact, VersionFact, WorkloadFact, is_keeper,
 };
+use crate::refusals::Refusals;
 use crate::unreadable::Unreadable;
 
 use crate::execute::{Checked, UNUSED};
@@ -164,6 +165,8 @@ pub struct ConfigView {
     /// What its VersionedConfig was when somebody deleted it.
     pub remembered: Option<ManagedFact>,
     pub consumers: Vec<(WorkloadKey, Option<Pin>)>,
+    /// A consumer that is pinned to what is no version of it, and stays so.
+    pub unknown: Option<UnknownPin>,
     pub has_unpinned_templates: bool,
     /// When somebody else last changed the table's `next`.
     pub announced: Option<Instant>,
@@ -189,6 +192,15 @@ pub struct ConfigView {
     /// The versions of which that was the last word.
     pub rejected_versions: BTreeSet<String>,
     pub next_release_name: String,
+}
+
+/// A pin that stands for no version of its config.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownPin {
+    pub consumer: WorkloadKey,
+    pub object: String,
+    /// The config whose content it is in truth. None if there is no such object: no pod can be started with it.
+    pub is_of: Option<ConfigRef>,
 }
 
 #[derive(Debug, Clone)]
@@ -252,10 +264,12 @@ struct Namespace {
     releases: BTreeMap<String, ReleaseFact>,
     /// Releases that somebody deleted while they were under way: what they moved must not be left alone.
     lost: BTreeMap<String, ReleaseFact>,
-    /// Configs of which a version is used that nobody holds but us.
+    /// Configs of which a version has an owner less than it should: its user, or a keeper that was made anew.
     unheld: BTreeSet<ConfigRef>,
+    /// The uids of those whose people were told that they are pinned to a version that nobody knows: nothing else can be done.
+    told: BTreeSet<String>,
     /// What the API server said about consumers that it would not let a release write.
-    refused: BTreeMap<String, BTreeMap<ConsumerId, String>>,
+    refused: BTreeMap<String, Refusals>,
     policies: BTreeMap<String, PolicyFact>,
     pods: BTreeMap<String, PodFact>,
     pods_are_known: bool,
@@ -403,14 +417,31 @@ impl Index {
         self.namespaces.get(&id.namespace)?.workloads.get(&id.workload)
     }
 
+    /// Its people hear once that it has to be made anew.
+    pub fn note_told(&mut self, id: &WorkloadId, fact: &WorkloadFact) {
+        if let Some(namespace) = self.namespaces.get_mut(&id.namespace) {
+            namespace.told.insert(fact.owner.uid.clone());
+        }
+    }
+
     /// Whether a workload is behind a gate that no release will open.
     pub fn has_orphaned_gate(&self, id: &WorkloadId, fact: &WorkloadFact) -> bool {
         self.namespaces.get(&id.namespace).is_some_and(|namespace| namespace.has_orphaned_gate(fact))
     }
 
-    /// Whether somebody has begun to use a version that nobody holds but us: it would go with its VersionedConfig. Says so once.
-    pub fn lacks_holder(&mut self, id: &ConfigId) -> bool {
-        self.namespaces.get_mut(&id.namespace).is_some_and(|namespace| namespace.unheld.remove(&id.config))
+    /// Whether a version of it has an owner less than it should: it would go with the next of them. So it is until somebody begins to
+    /// write its owners.
+    pub fn lacks_holder(&self, id: &ConfigId) -> bool {
+        self.namespaces.get(&id.namespace).is_some_and(|namespace| namespace.unheld.contains(&id.config))
+    }
+
+    pub fn note_lacking_holder(&mut self, id: &ConfigId, lacks: bool) {
+        let Some(namespace) = self.namespaces.get_mut(&id.namespace) else { return };
+        if lacks {
+            namespace.unheld.insert(id.config.clone());
+        } else {
+            namespace.unheld.remove(&id.config);
+        }
     }
 
     /// What a workload's pods are to run as long as nothing is released: what it has, and what slipped. With it, what it has and nobody
@@ -649,6 +680,7 @@ impl Namespace {
         let gone = old.as_ref().map(uid).filter(|old| self.workloads.get(&key).map(uid).as_ref() != Some(old));
         if let Some(gone) = gone {
             self.uids.remove(&gone);
+            self.told.remove(&gone);
         }
         for config in old.into_iter().flat_map(|old| old.references) {
             if concerned.insert(config.clone()) {
@@ -665,26 +697,43 @@ impl Namespace {
         Todo { configs: concerned, consumers, releases, retention, ..Todo::default() }
     }
 
-    /// Whether its template does not say what its pods are to run.
+    /// Whether its template does not say what its pods are to run. One that cannot be changed is told so, once.
     fn needs_care(&self, fact: &WorkloadFact) -> bool {
-        fact.can_change && (!fact.slipped.is_empty() || !self.known_pins(fact).1.is_empty())
+        let is_to_be_told = || fact.is_fixed && !self.is_going() && !self.told.contains(&fact.owner.uid);
+        let has_slipped = fact.can_change && !fact.slipped.is_empty();
+        has_slipped || ((fact.can_change || is_to_be_told()) && !self.known_pins(fact).1.is_empty())
     }
 
     /// Its pins, with what is current in the place of versions that nobody knows, and those. Where its pods run all the same, nothing is
     /// replaced: the version is gone, and they would be restarted with another one. A release knows itself what it moves, also one that is
     /// about to start: new code does not get an old version meanwhile.
     fn known_pins(&self, fact: &WorkloadFact) -> (Pins, Vec<Unknown>) {
-        let runs = fact.rollout.has_arrived() && fact.rollout.idle.is_none();
         let moves = fact.references.iter().any(|config| self.candidates.contains_key(config));
-        if runs || moves || !self.releases_of(fact.references.iter()).is_empty() {
+        if runs_already(fact) || moves || !self.releases_of(fact.references.iter()).is_empty() {
             return (fact.pins.clone(), Vec::new());
         }
-        let is_known = |config: &ConfigRef, object: &str| {
-            let is_used = fact.references.contains(config);
-            !is_used || self.has_version(config, object) || self.entry(config).names(object)
-        };
+        let is_known =
+            |config: &ConfigRef, object: &str| !fact.references.contains(config) || self.is_known(config, object);
         let current = |config: &ConfigRef| self.table.as_ref()?.table.get(config)?.current.as_deref();
         template::replace_unknown(&fact.pins, is_known, current)
+    }
+
+    /// What the table names may come, or goes from the table first: until then, pods without a pin would get it, too.
+    fn is_known(&self, config: &ConfigRef, object: &str) -> bool {
+        self.has_version(config, object) || self.entry(config).names(object)
+    }
+
+    /// A consumer that is pinned to what is no version of its config. Those whose pods do not run are mended.
+    fn unknown_pin(&self, config: &ConfigRef) -> Option<UnknownPin> {
+        let mut left = self.users_of(config).filter(|(_, fact)| fact.is_consumer && !is_mended(fact));
+        left.find_map(|(key, fact)| {
+            let Some(Pin::Version(object)) = fact.pins.get(config) else { return None };
+            let is_of = || self.version_sources.get(&(config.kind, object.clone())).cloned();
+            let source =
+                || Some(ConfigRef::new(config.kind, object.as_str())).filter(|it| self.sources.contains_key(it));
+            let pin = || UnknownPin { consumer: key.clone(), object: object.clone(), is_of: is_of().or_else(source) };
+            (!self.is_known(config, object)).then(pin)
+        })
     }
 
     fn has_version(&self, config: &ConfigRef, object: &str) -> bool {
@@ -714,8 +763,10 @@ impl Namespace {
         let config = fact.config.clone();
         self.managed_names.insert(name.to_owned(), config.clone());
         let (held_by, retry) = (fact.held_by().map(str::to_owned), fact.object.spec.retry.clone());
+        self.remembered.remove(&config);
+        let is_another = self.managed.get(&config).is_none_or(|old| old.uid() != fact.uid());
         // Its versions have one keeper less until it is among their owners.
-        if self.remembered.remove(&config).is_some() {
+        if is_another && self.kept(&config).any(|version| version.owners.iter().all(|owner| owner.uid != fact.uid())) {
             self.unheld.insert(config.clone());
         }
         let old = self.managed.insert(config.clone(), fact);
@@ -776,9 +827,13 @@ impl Namespace {
         Todo { configs, ..Todo::default() }
     }
 
+    fn is_going(&self) -> bool {
+        self.fact.is_some_and(|fact| fact.is_going)
+    }
+
     /// Whether somebody put the config under our care, or did once.
     fn is_ours(&self, config: &ConfigRef) -> bool {
-        if self.fact.is_some_and(|fact| fact.is_going) {
+        if self.is_going() {
             return false;
         }
         let in_table = || self.table.as_ref().is_some_and(|fact| fact.table.get(config).is_some());
@@ -841,6 +896,7 @@ impl Namespace {
             managed,
             remembered: self.remembered.get(config).cloned(),
             consumers: self.consumers(config),
+            unknown: self.unknown_pin(config),
             announced: self.announced.get(config).copied(),
             unused: self.unused.get(config).copied(),
             has_unpinned_templates: self.users_of(config).any(|(_, fact)| fact.pins.get(config).is_none()),
@@ -875,6 +931,11 @@ impl Namespace {
         managed.into_iter().chain(self.source_uid(config)).collect()
     }
 
+    /// The versions that somebody keeps, or did before that went.
+    fn kept(&self, config: &ConfigRef) -> impl Iterator<Item = &VersionFact> {
+        self.genuine_versions(config).filter(|version| version.owners.iter().any(is_keeper))
+    }
+
     /// The versions that are there only for as long as somebody runs them.
     fn unkept(&self, config: &ConfigRef) -> BTreeSet<String> {
         let keepers = self.keepers(config);
@@ -901,21 +962,34 @@ impl Namespace {
         self.known_digest(config, self.sources.get(config)?, self.managed.get(config))
     }
 
+    /// The version that pods get which are made from this template now.
+    fn runs(&self, fact: &WorkloadFact, config: &ConfigRef) -> Option<String> {
+        match fact.needs(config) {
+            Some(Pin::Version(object)) => Some(object.clone()),
+            Some(Pin::Live) => self.entry(config).current,
+            None => self.entry(config).baseline,
+        }
+    }
+
+    /// Whether an owner of a version makes no pods with it any more: its template has another one by now, or names neither the config nor this
+    /// very object. What we do not know may still need it.
+    fn has_gone_on(&self, owner: &str, config: &ConfigRef, object: &str) -> bool {
+        let Some(fact) = self.uids.get(owner).and_then(|key| self.workloads.get(key)) else { return false };
+        let is_another = || self.runs(fact, config).is_some_and(|runs| runs != object);
+        let is_named = fact.references.contains(&ConfigRef::new(config.kind, object));
+        !self.has_unreadable_workloads() && !is_named && (!fact.references.contains(config) || is_another())
+    }
+
     fn retention(&self, config: &ConfigRef, default: &Policy, now: Timestamp) -> RetentionView {
         let entry = self.entry(config);
         let policy = self.policy(config, default);
         let versions: Vec<VersionFact> = self.genuine_versions(config).cloned().collect();
         let of_source = self.source_digest(config).map(|digest| digest.version_object_name(&config.name));
         let all: Vec<&WorkloadFact> = self.users_of(config).map(|(_, fact)| fact).collect();
-        let runs = |fact: &WorkloadFact| match fact.needs(config) {
-            Some(Pin::Version(object)) => Some(object.clone()),
-            Some(Pin::Live) => entry.current.clone(),
-            None => entry.baseline.clone(),
-        };
         let mut holders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let mut wanted: BTreeSet<String> = BTreeSet::new();
         for fact in &all {
-            let Some(object) = runs(fact) else { continue };
+            let Some(object) = self.runs(fact, config) else { continue };
             if fact.is_holder {
                 holders.entry(object.clone()).or_default().insert(fact.owner.uid.clone());
             }
@@ -928,10 +1002,15 @@ impl Namespace {
         let keepers = self.keepers(config);
         let draft_facts: Vec<DraftFact> =
             self.drafts.values().filter(|draft| draft.config == *config).cloned().collect();
+        let former = |owners: &[OwnerReference], object: &str| {
+            let owners = owner_uids(owners).into_iter();
+            owners.filter(|uid| self.has_gone_on(uid, config, object)).collect()
+        };
         let draft = |fact: &DraftFact| Draft {
             object: fact.object.clone(),
             is_abandoned: fact.is_abandoned(now),
             owners: owner_uids(&fact.owners),
+            former: former(&fact.owners, &fact.object),
             kept_by: kept_by(&fact.owners, &keepers),
             users: holders.get(&fact.object).cloned().unwrap_or_default(),
             is_wanted: wanted.contains(&fact.object),
@@ -939,6 +1018,7 @@ impl Namespace {
         let holding = |fact: &VersionFact| Holding {
             version: fact.version.clone(),
             owners: owner_uids(&fact.owners),
+            former: former(&fact.owners, &fact.version.object),
             kept_by: kept_by(&fact.owners, &keepers),
             users: holders.get(&fact.version.object).cloned().unwrap_or_default(),
             is_wanted: wanted.contains(&fact.version.object),
@@ -962,6 +1042,16 @@ impl Namespace {
             users: all.into_iter().filter(|fact| fact.is_holder).cloned().collect(),
         }
     }
+}
+
+/// Whether its pods run what its template says.
+fn runs_already(fact: &WorkloadFact) -> bool {
+    fact.rollout.has_arrived() && fact.rollout.idle.is_none()
+}
+
+/// Whether a pin to a version that nobody knows is replaced, now or after the release that it is part of.
+fn is_mended(fact: &WorkloadFact) -> bool {
+    fact.can_change && !runs_already(fact)
 }
 
 /// Without keepers.

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use lockstep_core::health::{Rollout, Unit};
+use lockstep_core::health::{Rollout, Unit, may_stay_unready};
 use lockstep_core::keys::{is_concerned, missing};
+use lockstep_core::kinds::{Kind, MadeFrom};
 use lockstep_core::plan::Stranded;
 use lockstep_core::policy::Policy;
 use lockstep_core::release::{
@@ -16,6 +17,7 @@ use lockstep_core::{ConfigRef, Entry, Pin};
 
 use super::{ConfigId, Index, Namespace, PolicyId, ReleaseId, Todo, Watched, WorkloadKey};
 use crate::facts::{ManagedFact, PodFact, PolicyFact, ReleaseFact, ResourceVersion, VersionFact, WorkloadFact};
+use crate::refusals::Refusals;
 
 /// Everything about one release that a decision needs.
 #[derive(Debug, Clone)]
@@ -41,7 +43,7 @@ pub struct ReleaseView {
     /// Whom other releases judge.
     pub taken_over: BTreeSet<ConsumerId>,
     pub can_judge: bool,
-    pub refused: BTreeMap<ConsumerId, String>,
+    pub refused: Refusals,
     /// The VersionedConfigs of its configs.
     pub managed: Vec<ManagedFact>,
     /// The versions that it moves to.
@@ -174,16 +176,11 @@ impl Index {
     }
 
     /// Remembers which consumers of a release could not be written.
-    pub fn note_refused(&mut self, id: &ReleaseId, refused: BTreeMap<ConsumerId, String>) {
+    pub fn note_refused(&mut self, id: &ReleaseId, refused: Refusals) {
         let Some(namespace) = self.namespaces.get_mut(&id.namespace) else { return };
-        let mut known = namespace.refused.remove(&id.name).unwrap_or_default();
-        // The first words stay: what differs each time, as a port does, would make each time a new record.
-        let told = |(consumer, why): (ConsumerId, String)| {
-            let first = known.remove(&consumer);
-            (consumer, first.unwrap_or(why))
-        };
-        let refused: BTreeMap<ConsumerId, String> = refused.into_iter().map(told).collect();
-        if !refused.is_empty() {
+        if refused.is_empty() {
+            namespace.refused.remove(&id.name);
+        } else {
             namespace.refused.insert(id.name.clone(), refused);
         }
     }
@@ -305,9 +302,11 @@ impl Namespace {
         let is_expected = |config: &ConfigRef| {
             self.candidates.contains_key(config) || self.moving_to(config).is_some() || !self.lost_of(config).is_empty()
         };
-        // Behind it may be the pods of a version that failed, left to a person: the rest must not follow.
+        // Behind it may be the pods of a version that failed, left to a person: the rest must not follow. But not if nothing of the gate is
+        // left: `kubectl rollout undo` brings back the note of one from long ago.
         let is_held = |config: &ConfigRef| {
-            let held = self.managed.get(config).and_then(|managed| managed.object.status.as_ref()?.held.as_ref());
+            let managed = self.managed.get(config).filter(|_| !fact.gate.is_forced());
+            let held = managed.and_then(|managed| managed.object.status.as_ref()?.held.as_ref());
             held.zip(fact.pins.get(config)).is_some_and(|(held, pin)| pin.to_string() == held.object)
         };
         fact.gate.saved.is_some()
@@ -357,7 +356,7 @@ impl Namespace {
     /// Whether a consumer's code is none that it had before.
     fn is_new_code(&self, fact: &WorkloadFact, before: Option<Timestamp>) -> bool {
         // The ReplicaSets of a Rollout have defaults in their templates that its own lacks: they cannot be compared.
-        if fact.owner.kind == "Rollout" {
+        if fact.id().kind() == Kind::Rollout {
             return fact.rollout.is_observed && fact.rollout.is_midway;
         }
         let is_old = |holder: &WorkloadFact| {
@@ -879,6 +878,10 @@ impl Namespace {
     }
 
     pub(super) fn is_stranded(&self, config: &ConfigRef) -> Stranded {
+        let failed = self.held(config).and_then(|held| self.releases.get(&held.release));
+        if failed.is_some_and(|failed| !failed.has_ended()) {
+            return Stranded::NotYetKnown;
+        }
         if self.stranded(config).next().is_none() {
             return Stranded::Nobody;
         }
@@ -1037,7 +1040,7 @@ impl Namespace {
             let trouble = pod.unit.trouble.clone().or_else(|| lacks.clone().filter(|_| cannot_start));
             Unit { is_new, trouble, ..pod.unit.clone() }
         };
-        let units: Vec<Unit> = pods.iter().map(unit).collect();
+        let units: Vec<Unit> = pods.iter().filter(|pod| !pod.was_evicted()).map(unit).collect();
         let stand_in = self.stand_ins.get(&fact.id()).and_then(|key| self.workloads.get(key));
         let rollout = stand_in.map_or_else(|| fact.rollout.clone(), |other| rollout_by(other, fact));
         let has_other_code = pods.iter().any(|pod| self.has_other_code_than(pod, fact));
@@ -1051,9 +1054,10 @@ impl Namespace {
             missing,
             concerned,
             stranded,
-            rollout: Rollout { is_midway: rollout.is_midway || has_other_code, ..rollout },
+            // Whose old pods stay because somebody wants that is not on its way anywhere.
+            rollout: Rollout { is_midway: rollout.is_midway || (has_other_code && rollout.replaces_all()), ..rollout },
             can_gate: fact.gate.can_close && stand_in.is_none(),
-            is_young: fact.owner.kind == "DaemonSet" && !all_older(&units, policy, now),
+            is_unfit_for_gate: is_unfit_for_gate(fact.id().kind(), &units, policy, now),
             is_gated: fact.gate.saved.is_some(),
             is_forced: fact.gate.is_forced(),
             holds_for: fact.gate.holds_for,
@@ -1090,13 +1094,25 @@ impl Namespace {
         })
     }
 
-    /// Whether a pod of a Deployment was made from another template than it has now.
+    /// Whether a pod was made from another template than its workload has now.
     fn has_other_code_than(&self, pod: &PodFact, fact: &WorkloadFact) -> bool {
-        let maker = pod.made_by.as_ref().and_then(|uid| self.workloads.get(self.uids.get(uid)?));
-        let is_its = |maker: &WorkloadFact| maker.made_by.as_ref() == Some(&fact.owner.uid);
-        fact.owner.kind == "Deployment"
-            && !pod.has_ended
-            && maker.is_some_and(|maker| is_its(maker) && maker.template != fact.template)
+        let made_from = || match fact.id().kind().made_from() {
+            Some(MadeFrom::ReplicaSet) => self.workloads.get(self.uids.get(pod.made_by.as_ref()?)?),
+            Some(MadeFrom::Revision) => self.revision(fact, pod.revision.as_ref()?),
+            None => None,
+        };
+        let is_its = |record: &&WorkloadFact| record.made_by.as_ref() == Some(&fact.owner.uid);
+        !pod.has_ended && made_from().filter(is_its).is_some_and(|record| record.template != fact.template)
+    }
+
+    /// The ControllerRevision with this hash. The label of a StatefulSet's pod is its whole name, that of a DaemonSet's the end of it.
+    fn revision(&self, fact: &WorkloadFact, hash: &str) -> Option<&WorkloadFact> {
+        // There are few kinds, and there may be thousands of records.
+        let kinds = 0..=self.workloads.last_key_value()?.0.kind;
+        let names = [hash.to_owned(), format!("{}-{hash}", fact.owner.name)];
+        let mut keys = kinds.flat_map(|kind| names.clone().map(|name| WorkloadKey { kind, name }));
+        let is_its = |record: &&WorkloadFact| record.made_by.as_ref() == Some(&fact.owner.uid);
+        keys.find_map(|key| self.workloads.get(&key).filter(is_its))
     }
 
     /// Whether a consumer is not there yet, and uses a key that differs.
@@ -1145,7 +1161,12 @@ fn rollout_by(stand_in: &WorkloadFact, fact: &WorkloadFact) -> Rollout {
     Rollout { is_observed: stand_in.rollout.is_observed && has_seen, ..stand_in.rollout.clone() }
 }
 
-/// A DaemonSet replaces pods at once that are younger than its gate holds: better none than that.
+/// Whether a gate would miss pods, or keep one that the controller waits for: better none than that.
+fn is_unfit_for_gate(kind: Kind, units: &[Unit], policy: &Policy, now: Timestamp) -> bool {
+    let misses = kind.gate_misses_young_pods() && !all_older(units, policy, now);
+    misses || (kind.waits_for_broken_pods() && units.iter().any(|unit| may_stay_unready(unit, now)))
+}
+
 fn all_older(units: &[Unit], policy: &Policy, now: Timestamp) -> bool {
     let hold =
         jiff::SignedDuration::try_from(lockstep_core::gate::hold(policy.bake)).unwrap_or(jiff::SignedDuration::MAX);
@@ -1270,7 +1291,7 @@ mod tests {
         namespace.apply_workload(0, "web", Some(consumer("configmap/app=app-2")));
         assert_eq!(namespace.is_stranded(&config("app")), Stranded::Somebody);
         namespace.apply_release("configmap-app-1", release(1, "RollingBack", "Rolling"));
-        assert_eq!(namespace.is_stranded(&config("app")), Stranded::Nobody, "it is under way");
+        assert_eq!(namespace.is_stranded(&config("app")), Stranded::NotYetKnown, "it is under way");
         namespace.apply_release("configmap-app-1", release(1, "RolledBack", "Rolling"));
         assert_eq!(namespace.is_stranded(&config("app")), Stranded::Somebody, "it had joined");
         let mut back = release(2, "Failed", "Rolling");
@@ -1280,6 +1301,65 @@ mod tests {
         assert_eq!(namespace.next_name(&config("app")), "configmap-app-3");
         namespace.apply_workload(0, "web", Some(consumer("configmap/app=app-0")));
         assert_eq!(namespace.is_stranded(&config("app")), Stranded::Nobody);
+    }
+
+    /// A DaemonSet `web`, or a record of its template.
+    fn of_kind(kind: &str, name: &str, code: &str) -> WorkloadFact {
+        let kind = crate::kinds::built_in().into_iter().find(|known| known.resource.kind == kind).unwrap();
+        let template = serde_json::json!({
+            "metadata": {"annotations": {lockstep_core::names::PINS: "configmap/app=app-1"}},
+            "spec": {"containers": [{"name": "app", "image": code}], "volumes": [{"configMap": {"name": "app"}}]},
+        });
+        let owner = serde_json::json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "web", "uid": "web", "controller": true,
+        });
+        let owners = if name == "web" { Vec::new() } else { vec![owner] };
+        let metadata = serde_json::json!({
+            "name": name, "namespace": "n", "uid": name, "resourceVersion": "1", "ownerReferences": owners,
+        });
+        let metadata = serde_json::from_value(metadata).unwrap();
+        let object = kube::core::DynamicObject { types: None, metadata, data: kind.wrap(template) };
+        WorkloadFact::read(&kind, &object).unwrap()
+    }
+
+    fn pod(status: &serde_json::Value) -> PodFact {
+        let pod = serde_json::json!({
+            "metadata": {"name": "web-x", "uid": "x", "resourceVersion": "1", "labels": {"controller-revision-hash": "old"}},
+            "status": status,
+        });
+        PodFact::read(&serde_json::from_value(pod).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn pods_of_other_code_are_known_by_the_revision_that_they_name() {
+        let mut namespace = Namespace::default();
+        let fact = of_kind("DaemonSet", "web", "code-2");
+        namespace.apply_workload(2, "web", Some(fact.clone()));
+        namespace.apply_workload(4, "web-old", Some(of_kind("ControllerRevision", "web-old", "code-1")));
+        let running = pod(&serde_json::json!({"phase": "Running"}));
+        assert!(namespace.has_other_code_than(&running, &fact));
+        namespace.apply_workload(4, "web-old", Some(of_kind("ControllerRevision", "web-old", "code-2")));
+        assert!(!namespace.has_other_code_than(&running, &fact), "only its pins differ, if anything does");
+    }
+
+    #[test]
+    fn a_pod_that_its_node_evicted_is_nobodys_fault() {
+        assert!(pod(&serde_json::json!({"phase": "Failed", "reason": "Evicted"})).was_evicted());
+        assert!(!pod(&serde_json::json!({"phase": "Running"})).was_evicted());
+        let done = serde_json::json!({"phase": "Succeeded"});
+        assert!(!pod(&done).was_evicted(), "a Job's pod is done");
+    }
+
+    #[test]
+    fn a_note_of_a_gate_that_an_undo_brought_back_is_no_gate() {
+        let mut namespace = Namespace::default();
+        namespace.apply_managed("configmap-app", managed("app", "configmap-app-1"));
+        let mut fact = consumer("configmap/app=app-2");
+        fact.gate.saved = Some("{}".into());
+        fact.gate.holds_for = Some(std::time::Duration::from_secs(600));
+        assert!(!namespace.has_orphaned_gate(&fact), "what failed is behind it");
+        fact.gate.holds_for = None;
+        assert!(namespace.has_orphaned_gate(&fact), "nothing of it holds");
     }
 
     fn waiting(number: i64, supersedes: Option<&str>) -> ReleaseFact {
@@ -1500,5 +1580,64 @@ mod tests {
         assert_eq!(old(101).len(), 81, "the newest ten stay, and nine more that rolled somebody");
         assert_eq!(rolled(&old(101)), 0);
         assert_eq!(old(10_000).len(), 90, "what is long ago is not remembered");
+    }
+
+    #[test]
+    fn what_was_rejected_is_remembered_for_as_long_as_its_version_is_there() {
+        let digest = lockstep_core::Digest::from("a".repeat(64));
+        let object = digest.version_object_name("app");
+        let ended_with_it = |number: i64, phase: &str| {
+            let mut fact = release(number, phase, "Waiting");
+            fact.core.moves[0].to.clone_from(&object);
+            fact
+        };
+        let mut namespace = Namespace::default();
+        namespace.apply_release("configmap-app-1", ended_with_it(1, "Rejected"));
+        for number in 2..=30 {
+            namespace.apply_release(&format!("configmap-app-{number}"), superseded(number, "Waiting"));
+        }
+        let is_kept = |namespace: &Namespace| {
+            let now = Timestamp::from_second(10_000).unwrap();
+            let old = namespace.old_releases(&config("app"), &Policy::default(), now);
+            assert!(old.len() > 15, "the others go");
+            old.iter().all(|fact| fact.core.name != "configmap-app-1")
+        };
+        assert!(!is_kept(&namespace), "its version is gone");
+        let meta = serde_json::json!({
+            "name": object, "namespace": "n", "uid": "v", "resourceVersion": "1",
+            "labels": {lockstep_core::names::VERSION_OF: "configmap"},
+            "annotations": {
+                lockstep_core::names::SOURCE: "app", lockstep_core::names::VERSION: "r2",
+                lockstep_core::names::NUMBER: "2", lockstep_core::names::DIGEST: digest.full(),
+            },
+        });
+        let version = crate::facts::ConfigFact::read(ConfigKind::ConfigMap, &serde_json::from_value(meta).unwrap());
+        namespace.apply_config(ConfigKind::ConfigMap, &object, version.unwrap());
+        assert!(is_kept(&namespace), "somebody could choose it");
+        namespace.apply_release("configmap-app-31", ended_with_it(31, "Succeeded"));
+        assert!(!is_kept(&namespace), "it was good enough since");
+    }
+
+    #[test]
+    fn what_a_person_wants_tried_again_does_not_wait_for_the_storm_to_pass() {
+        let mut namespace = Namespace::default();
+        namespace.apply_workload(0, "web", Some(consumer("configmap/app=app-0")));
+        for number in 1..=8 {
+            namespace.apply_release(&format!("configmap-app-{number}"), release(number, "RolledBack", "Restored"));
+        }
+        let mut again = waiting(9, None);
+        again.core.moves[0].to = "app-2".into();
+        namespace.apply_release("configmap-app-9", again.clone());
+        let mut held = managed("app", "configmap-app-8");
+        let mut blocked = |retry: Option<&str>| {
+            held.object.spec.retry = retry.map(str::to_owned);
+            namespace.apply_managed("configmap-app", held.clone());
+            let id = ReleaseId { namespace: "n".into(), name: "configmap-app-9".into() };
+            let now = Timestamp::from_second(9).unwrap();
+            namespace.release_view(&id, &again, &Policy::default(), None, now).blocked
+        };
+        assert!(matches!(blocked(None), Some(Block::Storm { .. })));
+        assert!(matches!(blocked(Some("configmap-app-7")), Some(Block::Storm { .. })), "that was another one");
+        assert_eq!(blocked(Some("configmap-app-8")), None);
     }
 }

@@ -82,12 +82,30 @@ impl Cluster {
         self.index.apply(Watched::Config(ConfigKind::ConfigMap), &key(&name), Fact::Config(fact))
     }
 
+    /// The same, with an owner.
+    fn owned_version(&mut self, letter: char, owner: OwnerReference) {
+        self.version("app", letter, "1");
+        let namespace = self.index.namespaces.get_mut("shop").unwrap();
+        let versions = namespace.versions.get_mut(&config("app")).unwrap();
+        versions.values_mut().last().unwrap().owners = vec![owner];
+    }
+
     fn table(&mut self, current: &[(&str, &str)]) -> Vec<Work> {
         let map =
             current.iter().map(|(config, version)| (format!("configmap/{config}"), (*version).to_owned())).collect();
         let mut table = PinTable::new(names::PIN_TABLE, PinTableSpec { current: map, ..PinTableSpec::default() });
         table.metadata = self.meta(names::PIN_TABLE, &[], &[]);
         self.index.apply(Watched::PinTable, &key(names::PIN_TABLE), Fact::Table(Arc::new(TableFact::read(&table))))
+    }
+}
+
+impl Cluster {
+    /// Somebody enters what a workload that is written now may join.
+    fn offer(&mut self, version: &str) {
+        let next = [("configmap/app".to_owned(), version.to_owned())].into();
+        let mut table = PinTable::new(names::PIN_TABLE, PinTableSpec { next, ..PinTableSpec::default() });
+        table.metadata = self.meta(names::PIN_TABLE, &[], &[]);
+        self.index.apply(Watched::PinTable, &key(names::PIN_TABLE), Fact::Table(Arc::new(TableFact::read(&table))));
     }
 }
 
@@ -210,6 +228,118 @@ fn a_pin_to_a_version_that_nobody_knows_becomes_what_is_current_or_goes() {
     assert_eq!(settled(&cluster), "configmap/app=app-0,configmap/unused=x-0", "the table speaks of it: it may come");
 }
 
+fn job() -> WorkloadId {
+    let (place, _) = kind("Job");
+    WorkloadId { namespace: "shop".into(), workload: WorkloadKey { kind: place, name: "report".into() } }
+}
+
+#[test]
+fn whose_template_cannot_be_changed_is_told_once_that_nobody_knows_its_version() {
+    let mut cluster = Cluster::default();
+    let mut write = |told: bool| {
+        if told {
+            let fact = cluster.index.workload(&job()).unwrap().clone();
+            cluster.index.note_told(&job(), &fact);
+        }
+        cluster.workload("Job", "report", "app", "configmap/app=app-0", &[]).contains(&Work::Consumer(job()))
+    };
+    assert!(write(false), "in a namespace without a table, too");
+    assert!(!write(true), "its status changes, and nothing else can be done");
+    let (place, _) = kind("Job");
+    cluster.index.remove(Watched::Workload(place), &key("report"));
+    assert!(cluster.index.namespaces["shop"].told.is_empty());
+}
+
+#[test]
+fn a_job_that_has_ended_is_nobodys_trouble() {
+    let mut cluster = Cluster::default();
+    let (place, kind) = kind("Job");
+    let mut ended = |condition: &str| {
+        let template = json!({
+            "metadata": {"annotations": {names::PINS: "configmap/app=app-0"}},
+            "spec": {"volumes": [{"configMap": {"name": "app"}}]},
+        });
+        let mut data = kind.wrap(template);
+        data["status"] = json!({"conditions": [{"type": condition, "status": "True"}]});
+        let object = DynamicObject { types: None, metadata: cluster.meta("report", &[], &[]), data };
+        let fact = WorkloadFact::read(&kind, &object).unwrap();
+        cluster.index.apply(Watched::Workload(place), &key("report"), Fact::Workload(fact))
+    };
+    assert!(ended("Suspended").contains(&Work::Consumer(job())));
+    assert_eq!(ended("Complete"), []);
+    assert_eq!(ended("Failed"), []);
+}
+
+#[test]
+fn a_config_names_only_those_whose_unknown_version_nobody_replaces() {
+    let mut cluster = Cluster::default();
+    cluster.source("app", &VERSIONED);
+    cluster.version("other", 'b', "1");
+    let foreign = "configmap/app=other-bbbbbbbbbb";
+    cluster.workload("Deployment", "web", "app", foreign, &[]);
+    let unknown = |cluster: &mut Cluster| cluster.index.config(&id("app")).unwrap().unknown;
+    assert_eq!(unknown(&mut cluster), None, "its pods do not run: it is pinned to what is current");
+    let (place, _) = kind("Deployment");
+    let mut fact = cluster.index.workload(&web()).unwrap().clone();
+    fact.rollout = Rollout { is_observed: true, is_complete: true, desired: 1, ready: 1, ..Rollout::default() };
+    fact.resource_version = ResourceVersion(u64::MAX);
+    cluster.index.apply(Watched::Workload(place), &key("web"), Fact::Workload(fact));
+    let told = unknown(&mut cluster).unwrap();
+    assert_eq!((told.consumer, told.is_of), (web().workload, Some(config("other"))));
+    cluster.index.remove(Watched::Config(ConfigKind::ConfigMap), &key("other-bbbbbbbbbb"));
+    assert_eq!(unknown(&mut cluster).unwrap().is_of, None, "there is no such object");
+}
+
+#[test]
+fn what_has_gone_on_to_another_version_is_a_former_owner() {
+    let mut cluster = Cluster::default();
+    cluster.source("app", &VERSIONED);
+    let pinned = format!("configmap/app={APP_A}");
+    cluster.workload("CronJob", "report", "app", &pinned, &[]);
+    let owner = cluster.index.namespaces["shop"].workloads.values().next().unwrap().owner.clone();
+    cluster.owned_version('a', owner);
+    let former = |cluster: &Cluster| {
+        let view = cluster.index.retention(&id("app"), Timestamp::UNIX_EPOCH).unwrap();
+        view.holdings[0].former.clone()
+    };
+    assert!(former(&cluster).is_empty());
+    cluster.workload("CronJob", "report", "app", "configmap/app=app-2", &[]);
+    assert_eq!(former(&cluster), BTreeSet::from(["uid-of-report".to_owned()]));
+    cluster.workload("CronJob", "report", "app", "", &[]);
+    assert!(former(&cluster).is_empty(), "what it runs is for the table to say, and that is silent");
+    cluster.workload("CronJob", "report", "other", "", &[]);
+    assert_eq!(former(&cluster), BTreeSet::from(["uid-of-report".to_owned()]), "it does not use the config any more");
+    cluster.workload("CronJob", "report", APP_A, "", &[]);
+    assert!(former(&cluster).is_empty(), "somebody wrote the version's own name into it");
+    cluster.workload("CronJob", "report", "app", "configmap/app=app-2", &[]);
+    cluster.unreadable(Watched::Workload(0), "CloneSet", "web");
+    assert!(former(&cluster).is_empty(), "nobody can say what goes");
+    let (place, _) = kind("CronJob");
+    cluster.index.remove(Watched::Workload(0), &key("web"));
+    cluster.index.remove(Watched::Workload(place), &key("report"));
+    assert!(former(&cluster).is_empty(), "what is gone is the garbage collector's affair");
+}
+
+#[test]
+fn a_keeper_that_was_made_anew_is_missing_until_owners_are_written() {
+    let mut cluster = Cluster::default();
+    cluster.source("app", &VERSIONED);
+    let keeper = |uid: &str| OwnerReference { kind: "VersionedConfig".into(), uid: uid.into(), ..Default::default() };
+    cluster.owned_version('a', keeper("uid-of-configmap-app"));
+    cluster.managed("app");
+    assert!(!cluster.index.lacks_holder(&id("app")), "it is among the owners");
+    cluster.owned_version('a', keeper("another"));
+    cluster.managed("app");
+    assert!(!cluster.index.lacks_holder(&id("app")), "that is for the next look at its owners");
+    cluster.index.remove(Watched::VersionedConfig, &key("configmap-app"));
+    cluster.managed("app");
+    assert!(cluster.index.lacks_holder(&id("app")));
+    cluster.managed("app");
+    assert!(cluster.index.lacks_holder(&id("app")), "also when its status is written meanwhile");
+    cluster.index.note_lacking_holder(&id("app"), false);
+    assert!(!cluster.index.lacks_holder(&id("app")));
+}
+
 #[test]
 fn pods_that_run_with_a_version_that_is_gone_are_not_restarted() {
     let mut cluster = Cluster::default();
@@ -264,6 +394,21 @@ fn a_change_of_the_table_concerns_only_the_entries_that_changed() {
     cluster.table(&[("a", "a-1"), ("b", "b-1")]);
     let work = cluster.table(&[("a", "a-1"), ("b", "b-2")]);
     assert_eq!(work, [Work::Config(id("b")), Work::Retention(id("b"))]);
+}
+
+#[test]
+fn what_another_announced_stays_so_until_we_offer_it_ourselves() {
+    let mut cluster = Cluster::default();
+    cluster.source("app", &VERSIONED);
+    cluster.offer("app-2");
+    let published = |cluster: &mut Cluster, next: &str, moving: &str| {
+        let entry = Entry { next: Some(next.into()), moving: Some(moving.into()), ..Entry::default() };
+        cluster.index.note_published(&id("app"), &entry);
+        cluster.index.config(&id("app")).unwrap().announced.is_some()
+    };
+    assert!(published(&mut cluster, "app-2", "app-1"), "we only left it standing");
+    assert!(published(&mut cluster, "app-1", "app-1"), "somebody has announced it since");
+    assert!(!published(&mut cluster, "app-2", "app-2"), "it is our own word now");
 }
 
 #[test]

@@ -333,7 +333,7 @@ pub(super) const DRAFTS: EndRule = EndRule {
 
 pub(super) const PODS: EndRule = EndRule {
     name: "pods_find_their_versions",
-    says: "no pod waits for a version that is not there",
+    says: "no pod waits for a version that is not there, unless its config is gone altogether",
     check: |seen| {
         let pods = seen.all(Kind::Pod).filter(|pod| seen.is_there(&pod.key.namespace) && !pod.is_deleted());
         let ends = ["Succeeded", "Failed"];
@@ -342,8 +342,9 @@ pub(super) const PODS: EndRule = EndRule {
             let pins = super::reading::pins_text(&pod.value);
             let pins = lockstep_core::Pins::read(pins);
             let mut missing = pins.iter().filter(|(config, pin)| {
-                let key = source_key(&pod.key.namespace, &ConfigRef::new(config.kind, pin.to_string()));
-                !seen.objects.contains_key(&key)
+                let is_there = |config: &ConfigRef| seen.objects.contains_key(&source_key(&pod.key.namespace, config));
+                // Whoever deletes a config and all that keeps its versions has nothing to start pods with, with or without us.
+                is_there(config) && !is_there(&ConfigRef::new(config.kind, pin.to_string()))
             });
             let (config, pin) = missing.next()?;
             Some(format!("{} is pinned to {pin} of {config}, which does not exist", pod.key))

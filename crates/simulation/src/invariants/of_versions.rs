@@ -116,7 +116,7 @@ pub(super) fn user_of(seen: &Seen, version: &Object, config: &ConfigRef) -> Opti
     };
     let runs = |pod: &&std::sync::Arc<Object>| {
         let phase = pod.value["status"]["phase"].as_str().unwrap_or_default();
-        !pod.is_deleted() && !["Succeeded", "Failed"].contains(&phase) && is_named(pod)
+        !pod.is_deleted() && !["Succeeded", "Failed"].contains(&phase) && is_named(pod) && !is_left_over(seen, pod)
     };
     if let Some(pod) = seen.list(Kind::Pod, namespace).find(runs) {
         return Some(pod.key.to_string());
@@ -136,7 +136,8 @@ pub(super) fn user_of(seen: &Seen, version: &Object, config: &ConfigRef) -> Opti
     Some(format!("the table ({column} of {config})"))
 }
 
-/// Whether it will make no pods again: it has ended, or whoever made it is gone, and Kubernetes' garbage collector is about to come.
+/// Whether it will run or make no pods again: it has ended, or whoever made it is gone, and Kubernetes' garbage collector is about to come. That
+/// takes a version and the pods that ran it in any order.
 fn is_left_over(seen: &Seen, holder: &Object) -> bool {
     let has_ended = |condition: &serde_json::Value| {
         ["Complete", "Failed"].contains(&condition["type"].as_str().unwrap_or_default())

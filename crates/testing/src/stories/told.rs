@@ -1,8 +1,10 @@
 //! The stories. Most of them are situations in which it is easy to end with something that is not true.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use super::Step::{Apply, Delete, Patch, Undo, Until};
+use super::Step::{Apply, Delete, Pass, Patch, Undo, Until};
 use super::Story;
 use super::objects::{
     always_healthy, config, daemon_set, deployment, in_wave, policy, reads_one_key, stateful_set, with_new_code,
@@ -44,6 +46,11 @@ stories! {
     a_person_aborts
     who_uses_no_changed_key_stays_as_it_is
     what_breaks_a_rule_moves_nobody
+}
+
+/// Stories that nobody would wait for: they are played where time costs nothing.
+pub fn for_hours() -> Vec<(&'static str, Story)> {
+    vec![("a_canary_that_is_paused_stays_so", a_canary_that_is_paused_stays_so())]
 }
 
 /// Longer than any story.
@@ -151,6 +158,24 @@ fn a_canary_waits_and_goes_on() -> Story {
         ends: "release configmap-app-1 Succeeded
                config app r2
                workload web r2 r2 r2",
+    }
+}
+
+/// What holds it goes by time, and is renewed.
+fn a_canary_that_is_paused_stays_so() -> Story {
+    Story {
+        given: given(&canary(), vec![web(3)]),
+        steps: vec![
+            Until("workload web 1.0.0 1.0.0 1.0.0"),
+            change("green", "healthy"),
+            Until("release configmap-app-1 Baking"),
+            Patch("release/configmap-app-1", json!({"spec": {"paused": true}})),
+            Until("release configmap-app-1 Paused"),
+            Pass(Duration::from_secs(6 * 3600)),
+        ],
+        ends: "release configmap-app-1 Paused
+               config app 1.0.0
+               workload web 1.0.0 1.0.0 1.0.0 r2, gated",
     }
 }
 

@@ -13,7 +13,9 @@ use lockstep_testing::report::ConfigReport;
 use lockstep_testing::{SHORT, Scenario, eventually, holds, impatient, scenario};
 use serde_json::json;
 
-use super::storms::{BAD, offered, patch_config};
+use super::cli::lockstep;
+use super::releases::{promote as promote_release, until_promoted};
+use super::storms::{BAD, expect_color, offered, patch_config};
 
 const REPLICAS: usize = 3;
 
@@ -114,7 +116,11 @@ async fn aborting_new_code_stays_so_although_the_config_changed_meanwhile() {
         let abort = json!({"spec": {"abort": true}}).to_string();
         stage.kubectl(&["patch", "release", "configmap-web-env-1", "--type=merge", "-p", &abort]).await?;
         expect_release(&stage, "1", "Failed", "Rollout web still has it").await?;
-        holds("nobody runs the new code", Duration::from_secs(5), async || old_code(&stage).await).await
+        holds("nobody runs the new code", Duration::from_secs(5), async || old_code(&stage).await).await?;
+        // Once a person lets the code go on, it gets the old config, as somebody had wished.
+        stage.kubectl(&["argo", "rollouts", "retry", "rollout", "web"]).await?;
+        expect_release(&stage, "1", "Aborted", "").await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Paused").await
     })
     .await;
 }
@@ -131,7 +137,7 @@ async fn a_config_does_not_revive_code_that_was_aborted_before_it() {
         expect_colors(&stage, &["blue", "blue", "blue"], "Degraded").await?;
 
         change_to(&stage, "green").await?;
-        expect_release(&stage, "1", "Pending", "`kubectl argo rollouts undo web`").await?;
+        expect_release(&stage, "1", "Pending", "`undo web --to-revision=N`").await?;
         holds("nobody runs the new code", Duration::from_secs(5), async || old_code(&stage).await).await?;
         stage.kubectl(&["argo", "rollouts", "undo", "web"]).await?;
         expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
@@ -175,6 +181,151 @@ async fn what_a_bad_pair_of_code_and_config_advises_restores_the_old_one() {
         stage.kubectl(&["argo", "rollouts", "undo", "web"]).await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
         old_code(&stage).await
+    })
+    .await;
+}
+
+/// What a person decides about the code does not hold up the way back of the config, nor its next change.
+#[tokio::test]
+async fn a_config_goes_back_while_new_code_waits_for_a_person() {
+    scenario("argo-back-midway", |stage| async move {
+        set_up(&stage).await?;
+        stage.apply(&web_rollout(REPLICAS)).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
+        stage.apply(&new_code()).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Paused").await?;
+        change_to(&stage, "green").await?;
+        expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;
+        expect_release(&stage, "1", "Progressing", "waits for the Rollout's next step").await?;
+
+        lockstep(&stage, &["abort", "web-env"], "").await?.expect(0, &["puts 1.0.0 back"])?;
+        expect_release(&stage, "1", "Aborted", "aborted by a person").await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Paused").await?;
+        ensure!(old_code(&stage).await.is_err(), "the code was nobody's to take back");
+
+        change_to(&stage, "red").await?;
+        expect_colors(&stage, &["blue", "blue", "red"], "Paused").await?;
+        expect_release(&stage, "2", "Progressing", "kubectl argo rollouts promote web").await?;
+        promote(&stage).await?;
+        expect_colors(&stage, &["red", "red", "red"], "Healthy").await?;
+        expect_release(&stage, "2", "Succeeded", "").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_repair_does_not_wait_behind_new_code_that_a_config_broke() {
+    scenario("argo-repair-midway", |stage| async move {
+        set_up(&stage).await?;
+        stage.apply(&web_rollout(REPLICAS)).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
+        stage.apply(&new_code()).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Paused").await?;
+        patch_config(&stage, "web-env", &json!({"data": {"BEHAVIOR": BAD}})).await?;
+        expect_release(&stage, "1", "Failed", "`lockstep abort configmap/web-env` puts back the config alone").await?;
+        patch_config(&stage, "web-env", &json!({"data": {"BEHAVIOR": "healthy"}})).await?;
+        expect_release(&stage, "2", "Progressing", "kubectl argo rollouts promote web").await?;
+        promote(&stage).await?;
+        expect_release(&stage, "2", "Succeeded", "").await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
+        stage.released("configmap/web-env", "r3").await
+    })
+    .await;
+}
+
+fn timed(pause: &str) -> String {
+    web_rollout(REPLICAS).replace("- pause: {}", &format!("- pause: {{duration: {pause}}}"))
+}
+
+/// A config that is on its way with a Rollout, which waits for so long.
+async fn change_in_a_pause(stage: &Scenario, pause: &str, shown: &str) -> Result<()> {
+    set_up(stage).await?;
+    stage.apply(&timed(pause)).await?;
+    expect_colors(stage, &["blue", "blue", "blue"], "Healthy").await?;
+    change_to(stage, "green").await?;
+    let told = format!("waits for the end of the Rollout's pause of {shown}, after which it goes on by itself");
+    expect_release(stage, "1", "Progressing", &told).await
+}
+
+#[tokio::test]
+async fn a_rollout_that_only_waits_for_its_own_time_asks_nobody_for_anything() {
+    scenario("argo-timed", |stage| async move {
+        change_in_a_pause(&stage, "3600", "3600s").await?;
+        // Who stops it has to start it again.
+        stage.kubectl(&["argo", "rollouts", "pause", "web"]).await?;
+        let told = "Rollout web waits for `kubectl argo rollouts promote web`: somebody paused it";
+        expect_release(&stage, "1", "Progressing", told).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whoever_pauses_a_release_is_told_that_a_rollout_goes_on_with_its_steps() {
+    scenario("argo-pause", |stage| async move {
+        change_in_a_pause(&stage, "60s", "60s").await?;
+        let said = lockstep(&stage, &["pause", "web-env"], "").await?;
+        said.expect(0, &["Rollout web is rolling already: its own controller finishes that"])?;
+        expect_release(&stage, "1", "Paused", "`kubectl argo rollouts pause web` stops it").await?;
+        expect_colors(&stage, &["green", "green", "green"], "Healthy").await?;
+        // It is not done before somebody says so.
+        expect_release(&stage, "1", "Paused", "").await?;
+        stage.released("configmap/web-env", "1.0.0").await?;
+        lockstep(&stage, &["resume", "web-env"], "").await?.expect(0, &["goes on"])?;
+        expect_release(&stage, "1", "Succeeded", "").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whoever_has_stopped_a_rollout_of_a_paused_release_is_not_told_that_it_goes_on() {
+    scenario("argo-pause-both", |stage| async move {
+        change_in_a_pause(&stage, "3600", "3600s").await?;
+        lockstep(&stage, &["pause", "web-env"], "").await?.expect(0, &[])?;
+        expect_release(&stage, "1", "Paused", "`kubectl argo rollouts pause web` stops it").await?;
+        stage.kubectl(&["argo", "rollouts", "pause", "web"]).await?;
+        eventually("the advice to be gone", SHORT, async || {
+            let reason = &stage.read("release/configmap-web-env-1").await?["status"]["reason"];
+            let reason = reason.as_str().unwrap_or_default();
+            ensure!(
+                reason.contains("paused by a person") && !reason.contains("goes on with its own steps"),
+                "{reason}"
+            );
+            Ok(())
+        })
+        .await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_rollout_that_somebody_undoes_is_named_as_left_alone() {
+    scenario("argo-undo-one", |stage| async move {
+        set_up(&stage).await?;
+        stage
+            .set_policy("default", &ReleasePolicySpec { settle_milliseconds: Some(10_000), ..until_promoted() })
+            .await?;
+        let web = web_rollout(1).replace("      - setWeight: 34\n      - pause: {}\n", "      - setWeight: 100\n");
+        let api = web.replace("name: web\n", "name: api\n").replace("app: web}", "app: api}");
+        stage.apply(&(web + "---\n" + &api)).await?;
+        expect_color(&stage, "app=web", 1, "blue").await?;
+        expect_color(&stage, "app=api", 1, "blue").await?;
+        change_to(&stage, "green").await?;
+        expect_release(&stage, "1", "Baking", "").await?;
+        stage.kubectl(&["argo", "rollouts", "undo", "web"]).await?;
+        expect_color(&stage, "app=web", 1, "blue").await?;
+        eventually("the operator to see it", SHORT, async || {
+            let consumers = &stage.read("release/configmap-web-env-1").await?["status"]["consumers"];
+            let mut all = consumers.as_array().into_iter().flatten();
+            ensure!(all.any(|one| one["name"] == "web" && one["state"] == "LeftAlone"), "{consumers}");
+            Ok(())
+        })
+        .await?;
+        promote_release(&stage, "configmap-web-env-1").await?;
+        let told = "1 of 2 consumers run it and are healthy. Not judged: Rollout web: somebody gave it other versions";
+        expect_release(&stage, "1", "Succeeded", told).await?;
+        lockstep(&stage, &["watch", "web-env"], "").await?.expect(5, &["Rollout web"])?;
+        expect_color(&stage, "app=web", 1, "blue").await?;
+        expect_color(&stage, "app=api", 1, "green").await
     })
     .await;
 }

@@ -1,6 +1,8 @@
 //! What one person may write must not blind Lockstep for everybody: objects that it cannot read, and values without bounds.
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use lockstep_testing::{SHORT, Scenario, eventually, impatient, scenario};
 use serde_json::{Value, json};
 
@@ -9,6 +11,7 @@ use super::releases::{FIRST, config, deployment, ended, expect, set_up};
 /// Deeper than the operator's parser goes, and not deeper than the API server's.
 const TOO_DEEP: usize = 300;
 const OPERATOR: &str = "deployment/lockstep";
+const OPERATORS: &str = "app.kubernetes.io/name=lockstep";
 
 /// Somebody who may edit one namespace, and nothing else.
 struct Editor<'a> {
@@ -89,12 +92,14 @@ async fn unreadable(stage: &Scenario, neighbour: &Scenario) -> Result<()> {
     neighbour.set_policy("default", &impatient()).await?;
     set_up(stage, &deployment("web", 1, "")).await?;
     set_up(neighbour, &deployment("web", 1, "")).await?;
+    let own = stage.elsewhere("lockstep-system");
+    expect_counted(&own, 0).await?;
     stage.kubectl(&["delete", "releasepolicy", "default", "--ignore-not-found"]).await?;
     Editor::of(stage).await?.create(&unreadable_policy("default")).await?;
     expect_told(stage).await?;
+    expect_counted(&own, 1).await?;
 
     // What was seen before the object came must be seen again.
-    let own = stage.elsewhere("lockstep-system");
     own.kubectl(&["rollout", "restart", OPERATOR]).await?;
     own.kubectl(&["rollout", "status", OPERATOR, "--timeout=120s"]).await?;
     stage.apply(&config("green", "healthy")).await?;
@@ -103,8 +108,10 @@ async fn unreadable(stage: &Scenario, neighbour: &Scenario) -> Result<()> {
     expect(neighbour, "app=web", &["green"]).await?;
     expect_refused(stage).await?;
     expect(stage, "app=web", &["blue"]).await?;
+    expect_counted(&own, 1).await?;
 
     stage.kubectl(&["delete", "releasepolicy", "default"]).await?;
+    expect_counted(&own, 0).await?;
     stage.set_policy("default", &impatient()).await?;
     ended(stage, FIRST, "Succeeded").await?;
     expect(stage, "app=web", &["green"]).await
@@ -117,7 +124,11 @@ async fn a_config_that_is_small_as_a_file_and_huge_in_memory_ends_nobody() {
         stage.set_policy("default", &impatient()).await?;
         set_up(&stage, &deployment("web", 1, "")).await?;
         let own = stage.elsewhere("lockstep-system");
-        let restarts = async || own.kubectl(&["get", "pods", "-o", RESTARTS]).await;
+        // Another test may have changed the installation just now: its pods are on their way out.
+        let restarts = async || -> Result<Vec<(String, i32)>> {
+            Ok(own.pods(OPERATORS).await?.iter().map(|pod| (pod.name_any(), restarts_of(pod))).collect())
+        };
+        own.kubectl(&["rollout", "status", OPERATOR, "--timeout=120s"]).await?;
         let before = restarts().await?;
         let bomb = format!("[{}{{}}]", r#"{"":0},"#.repeat(120_000));
         let editor = Editor::of(&stage).await?;
@@ -141,20 +152,37 @@ async fn a_config_that_is_small_as_a_file_and_huge_in_memory_ends_nobody() {
             .await?;
         }
         let after = restarts().await?;
-        ensure!(before == after, "the operator restarted: {before}, then {after}");
+        ensure!(before == after, "the operator restarted: {before:?}, then {after:?}");
         Ok(())
     })
     .await;
 }
 
-const RESTARTS: &str =
-    "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[*].restartCount}{'\\n'}{end}";
+fn restarts_of(pod: &Pod) -> i32 {
+    let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    containers.map(|container| container.restart_count).sum()
+}
 
 /// A Warning on the object says that it cannot be read.
 async fn expect_told(stage: &Scenario) -> Result<()> {
     eventually("an Event about the policy", SHORT, async || {
         let told = stage.kubectl(&["events", "--for", "releasepolicy/default", "--types=Warning"]).await?;
         ensure!(told.contains("Unreadable") && told.contains("ReleasePolicy default cannot be read"), "{told}");
+        Ok(())
+    })
+    .await
+}
+
+/// So many objects cannot be read, by the operators' metrics: only who leads looks at any.
+async fn expect_counted(own: &Scenario, wanted: u32) -> Result<()> {
+    eventually(&format!("{wanted} unreadable objects to be counted"), SHORT, async || {
+        let mut counted = 0;
+        for pod in own.pods(OPERATORS).await? {
+            let metrics = own.ask_text(&pod.name_any(), "metrics").await?;
+            let value = metrics.lines().find_map(|line| line.strip_prefix("lockstep_unreadable_objects "));
+            counted += value.context("there is no such metric")?.trim().parse::<u32>()?;
+        }
+        ensure!(counted == wanted, "there are {counted}");
         Ok(())
     })
     .await

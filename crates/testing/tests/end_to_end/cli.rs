@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
-struct Answer {
+pub(crate) struct Answer {
     code: i32,
     stdout: String,
     stderr: String,
@@ -20,7 +20,7 @@ struct Answer {
 
 impl Answer {
     /// Fails unless it ended so, and said all this.
-    fn expect(&self, code: i32, words: &[&str]) -> Result<()> {
+    pub(crate) fn expect(&self, code: i32, words: &[&str]) -> Result<()> {
         let Self { code: actual, stdout, stderr } = self;
         ensure!(*actual == code, "exit code {actual} instead of {code}:\n{stdout}{stderr}");
         for word in words {
@@ -41,7 +41,7 @@ async fn start(stage: &Scenario, arguments: &[&str]) -> Result<Child> {
     Ok(command.spawn()?)
 }
 
-async fn lockstep(stage: &Scenario, arguments: &[&str], input: &str) -> Result<Answer> {
+pub(crate) async fn lockstep(stage: &Scenario, arguments: &[&str], input: &str) -> Result<Answer> {
     let mut child = start(stage, arguments).await?;
     if let Some(mut stdin) = child.stdin.take() {
         // A command that reads nothing may have ended by now.
@@ -156,6 +156,12 @@ async fn what_cannot_come_is_never_waited_for_and_never_a_success() {
         let waits =
             lockstep(&stage, &["release", "-f", "-", "--wait", "--force-conflicts", "--timeout", "300s"], &pink);
         let opts_out = async {
+            eventually("the change that is waited for", SHORT, async || {
+                let color = stage.kubectl(&["get", "configmap", "web-env", "-o", "jsonpath={.data.COLOR}"]).await?;
+                ensure!(color == "pink", "it is {color}");
+                Ok(())
+            })
+            .await?;
             stage.kubectl(&["label", "configmap", "web-env", "lockstep.dev/ignore=true"]).await?;
             Ok(())
         };
@@ -186,6 +192,41 @@ async fn half_a_file_is_never_applied_and_its_order_does_not_matter() {
         ensure!(seen.get("BUILD").is_some_and(|build| build == "2"), "{seen:?}");
         let place = |name: &str| done.stdout.find(&format!("{name} applied"));
         ensure!(place("configmap/web-env") < place("deployment/web"), "the workload came first: {}", done.stdout);
+        Ok(())
+    })
+    .await;
+}
+
+/// A dry run of the whole file comes first, and leaves no draft of a version either.
+#[tokio::test]
+async fn a_field_that_others_manage_in_the_last_document_keeps_the_whole_file_from_being_applied() {
+    scenario("cli-conflict", |stage| async move {
+        blue(&stage).await?;
+        let whole = web_env("green", "healthy") + &config_map("other", "COLOR", "green") + &web_deployment(3);
+        let answer = release(&stage, &whole).await?;
+        answer.expect(1, &["deployment/web", "others manage fields of it", ".spec.replicas", "--force-conflicts"])?;
+        ensure!(!answer.stdout.contains("applied"), "something was applied: {}", answer.stdout);
+        let color = stage.kubectl(&["get", "configmap", "web-env", "-o", "jsonpath={.data.COLOR}"]).await?;
+        ensure!(color == "blue", "half of the file was applied: {color}");
+        ensure!(stage.kubectl(&["get", "configmap", "other"]).await.is_err(), "half of the file was applied");
+        let (releases, versions) =
+            (stage.api::<Release>().list(&ListParams::default()).await?, stage.versions("configmap/web-env").await?);
+        ensure!(releases.items.is_empty() && versions.len() == 1, "{} releases, {versions:?}", releases.items.len());
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn status_shows_the_new_version_where_all_pods_run_it_while_it_bakes() {
+    scenario("cli-status-bake", |stage| async move {
+        blue(&stage).await?;
+        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(3600), ..impatient() }).await?;
+        stage.apply(&web_env("green", "healthy")).await?;
+        in_phase(&stage, "Baking").await?;
+        let status = lockstep(&stage, &["status", "web-env", "-o", "json"], "").await?.json()?;
+        ensure!(status["current"]["version"] == "1.0.0", "it only bakes: {status}");
+        ensure!(status["consumers"][0]["version"] == "r2", "all its pods run r2: {}", status["consumers"]);
         Ok(())
     })
     .await;
@@ -266,6 +307,21 @@ async fn a_file_is_released_only_when_its_workloads_have_rolled_out() {
     .await;
 }
 
+/// The config that failed together with bad code is tried again with good code, and that is what a pipeline waits for.
+#[tokio::test]
+async fn a_pipeline_that_repairs_the_code_gets_the_config_that_was_held_with_it() {
+    scenario("cli-repair", |stage| async move {
+        release(&stage, &(web_env("blue", "healthy") + &web_deployment(1))).await?.expect(0, &["1.0.0 is current"])?;
+        let bad = web_deployment(1).replace(&testapp_image(), "lockstep.dev/nothing:dev");
+        release(&stage, &(web_env("green", "healthy") + &bad)).await?.expect(2, &["r2 was not released"])?;
+        let again = release(&stage, &(web_env("green", "healthy") + &bad)).await?;
+        again.expect(2, &["r2 was not released"])?;
+        let good = web_deployment(1).replace("containers:", "hostname: repaired\n      containers:");
+        release(&stage, &(web_env("green", "healthy") + &good)).await?.expect(0, &["r2 is current", "rolled out"])
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_release_is_paused_promoted_and_aborted() {
     scenario("cli-steer", |stage| async move {
@@ -334,6 +390,48 @@ async fn what_is_not_there_is_told_by_every_command() {
             lockstep(&stage, arguments, "").await?.expect(1, &[told])?;
         }
         lockstep(&stage, &["impact", "nothing"], "").await?.expect(1, &["there is no configmap/nothing"])
+    })
+    .await;
+}
+
+/// A kubeconfig with which all is done as somebody else.
+async fn kubeconfig_of(stage: &Scenario, user: &str) -> Result<String> {
+    let mut own: Value = serde_json::from_str(&stage.kubectl(&["config", "view", "--flatten", "-o", "json"]).await?)?;
+    for entry in own["users"].as_array_mut().context("nobody is in the kubeconfig")? {
+        entry["user"]["as"] = user.into();
+    }
+    Ok(own.to_string())
+}
+
+/// What they may not look at has not failed; what they may not do at all has.
+#[tokio::test]
+async fn whoever_has_rights_in_one_namespace_only_is_told_of_no_failures() {
+    scenario("cli-one-namespace", |stage| async move {
+        stage.apply(&web_env("blue", "healthy")).await?;
+        stage.released("configmap/web-env", "1.0.0").await?;
+        let ask = async |command: &str, kubeconfig: &str| {
+            lockstep(&stage, &[command, "--kubeconfig", "/dev/stdin"], kubeconfig).await
+        };
+        for (role, rights) in [("edit", "ok    rights"), ("view", "warn  rights")] {
+            let user = format!("{role}-in-{}", stage.namespace);
+            let (cluster_role, name) = (format!("--clusterrole={role}"), format!("--user={user}"));
+            stage.kubectl(&["create", "rolebinding", role, &cluster_role, &name]).await?;
+            let kubeconfig = kubeconfig_of(&stage, &user).await?;
+            // The API server may take a moment to know of the new rights.
+            let doctor = eventually("doctor to be content", SHORT, async || {
+                let answer = ask("doctor", &kubeconfig).await?;
+                let unseen = "not checked: you may not list deployments in all namespaces";
+                let told = ["skip  operator", unseen, "skip  leader", rights, "1 versioned", "none is stuck"];
+                answer.expect(0, &told)?;
+                Ok(answer)
+            })
+            .await?;
+            ensure!(!doctor.stdout.contains("FAIL"), "{}", doctor.stdout);
+            ask("status", &kubeconfig).await?.expect(0, &["configmap/web-env", "1.0.0"])?;
+        }
+        let stranger = kubeconfig_of(&stage, "somebody-without-rights").await?;
+        ask("doctor", &stranger).await?.expect(1, &["FAIL  rights", "you may not list versionedconfigs"])?;
+        ask("status", &stranger).await?.expect(1, &["cannot list VersionedConfigs", "ask for the right"])
     })
     .await;
 }

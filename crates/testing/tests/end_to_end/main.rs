@@ -4,6 +4,7 @@
 mod argo;
 mod audit;
 mod bounds;
+mod canaries;
 mod chart;
 mod cli;
 mod cluster;

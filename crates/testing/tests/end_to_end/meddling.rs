@@ -26,7 +26,8 @@ async fn uid(stage: &Scenario, object: &str) -> Result<Value> {
     Ok(stage.read(object).await?["metadata"]["uid"].clone())
 }
 
-async fn delete(stage: &Scenario, object: &str) -> Result<()> {
+/// Deletes what is written again by itself.
+pub(crate) async fn delete(stage: &Scenario, object: &str) -> Result<()> {
     let before = uid(stage, object).await?;
     stage.kubectl(&["delete", object]).await?;
     eventually(&format!("{object} to be there again"), SHORT, async || {

@@ -284,31 +284,69 @@ async fn a_deleted_source_takes_nothing_along_that_is_in_use() {
 #[tokio::test]
 async fn a_pod_of_its_own_holds_its_version() {
     scenario("bare-pod", |stage| async move {
-        let change = async |color: &str, version: &str| -> Result<()> {
-            let data = format!("  annotations: {{lockstep.dev/retain: \"0\"}}\ndata: {{COLOR: {color}}}");
-            stage.apply(&versioned("web-env", &data)).await?;
-            stage.released("configmap/web-env", version).await
-        };
-        let left = async |expected: &[&str]| {
-            eventually(&format!("versions {expected:?}"), SHORT, async || {
-                let mut names: Vec<String> = stage.versions("configmap/web-env").await?.into_values().collect();
-                names.sort();
-                ensure!(names == expected, "there are {names:?}");
-                Ok(())
-            })
-            .await
-        };
-        change("blue", "1.0.0").await?;
+        release_unkept(&stage, "blue", "1.0.0").await?;
         let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {app: web}}\nspec:\n";
         stage.apply(&format!("{pod}{}", indent(&web_pod_spec(), 2))).await?;
         expect_env(&stage, "blue").await?;
-        change("green", "r2").await?;
-        change("red", "r3").await?;
-        left(&["1.0.0", "r3"]).await?;
+        release_unkept(&stage, "green", "r2").await?;
+        release_unkept(&stage, "red", "r3").await?;
+        left(&stage, &["1.0.0", "r3"]).await?;
         stage.kubectl(&["delete", "pod", "web"]).await?;
-        left(&["r3"]).await
+        left(&stage, &["r3"]).await
     })
     .await;
+}
+
+/// Its template goes on to the next version, and its pods run on as they are.
+#[tokio::test]
+async fn a_pod_of_a_replication_controller_holds_the_version_that_its_maker_has_left() {
+    scenario("left-pod", |stage| async move {
+        release_unkept(&stage, "blue", "1.0.0").await?;
+        let controller = "apiVersion: v1
+kind: ReplicationController
+metadata: {name: web}
+spec:
+  replicas: 1
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+";
+        stage.apply(&format!("{controller}{}", indent(&web_pod_spec(), 6))).await?;
+        expect_env(&stage, "blue").await?;
+        release_unkept(&stage, "green", "r2").await?;
+        release_unkept(&stage, "red", "r3").await?;
+        left(&stage, &["1.0.0", "r3"]).await?;
+        // Which is used, and so is told apart from what is only late in going.
+        holds("the version that the pod runs", Duration::from_secs(10), async || {
+            let versions = stage.versions("configmap/web-env").await?;
+            ensure!(versions.len() == 2, "{versions:?}");
+            see_env(&stage, "blue").await
+        })
+        .await?;
+        let pod = stage.pods("app=web").await?[0].name_any();
+        stage.api::<Pod>().delete(&pod, &DeleteParams::default()).await?;
+        expect_env(&stage, "red").await?;
+        left(&stage, &["r3"]).await
+    })
+    .await;
+}
+
+/// Changes the config of `web`, of which nothing is kept that nobody runs.
+async fn release_unkept(stage: &Scenario, color: &str, version: &str) -> Result<()> {
+    let data = format!("  annotations: {{lockstep.dev/retain: \"0\"}}\ndata: {{COLOR: {color}}}");
+    stage.apply(&versioned("web-env", &data)).await?;
+    stage.released("configmap/web-env", version).await
+}
+
+/// The versions that are left in the end.
+async fn left(stage: &Scenario, expected: &[&str]) -> Result<()> {
+    eventually(&format!("versions {expected:?}"), SHORT, async || {
+        let mut names: Vec<String> = stage.versions("configmap/web-env").await?.into_values().collect();
+        names.sort();
+        ensure!(names == expected, "there are {names:?}");
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test]

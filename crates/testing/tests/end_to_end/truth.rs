@@ -1,12 +1,16 @@
 //! A release says what is: situations in which it is easy to say something else.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use lockstep_api::{Canary, FailureLimits, ReleasePolicySpec};
 use lockstep_testing::manifests::{config_map, indent, testapp_image, versioned};
-use lockstep_testing::{LONG, SHORT, Scenario, command_line, eventually, impatient, scenario};
+use lockstep_testing::{LONG, SHORT, Scenario, command_line, eventually, holds, impatient, scenario};
 use serde_json::Value;
 
+use super::cli::lockstep;
 use super::releases::{
     ENV_FROM, FIRST, SECOND, appears, config, deployment, ended, expect, phase, pods, promote, set_up, standing, steer,
     until_promoted,
@@ -320,6 +324,121 @@ async fn scaling_in_the_middle_of_a_canary_changes_nothing_about_it() {
     .await;
 }
 
+/// As an autoscaler does: Kubernetes divides the pods as they were, the canary waits for the same ones, and nothing else follows.
+#[tokio::test]
+async fn a_canary_stays_a_canary_when_its_workload_grows_threefold_and_shrinks_again() {
+    scenario("grows", |stage| async move {
+        let size = IntOrString::String("50%".into());
+        stage.set_policy("default", &ReleasePolicySpec { canary: Some(Canary { size }), ..until_promoted() }).await?;
+        set_up(&stage, &deployment("web", 2, "")).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        let batch = ["blue", "blue", "green"];
+        expect(&stage, "app=web", &batch).await?;
+        stage.kubectl(&["scale", "deployment/web", "--replicas=6"]).await?;
+        expect(&stage, "app=web", &["blue", "blue", "blue", "blue", "blue", "green", "green"]).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        stage.kubectl(&["scale", "deployment/web", "--replicas=2"]).await?;
+        expect(&stage, "app=web", &batch).await?;
+        holds("it is a canary, and bakes", Duration::from_secs(5), async || {
+            let (phase, reason) = standing(&stage, FIRST).await?;
+            ensure!(phase == "Baking", "it is {phase}: {reason}");
+            ensure!(stage.pods("app=web").await?.len() == batch.len(), "{:?}", pods(&stage, "app=web").await?);
+            Ok(())
+        })
+        .await?;
+        promote(&stage, FIRST).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        expect(&stage, "app=web", &["green", "green"]).await?;
+        let found = stage.read("deployment/web").await?;
+        ensure!(found["spec"]["minReadySeconds"].is_null(), "the gate is left: {}", found["spec"]);
+        Ok(())
+    })
+    .await;
+}
+
+/// Until when a release that bakes says that it watches the pods.
+async fn watched_until(stage: &Scenario) -> Result<Timestamp> {
+    let (_, reason) = standing(stage, FIRST).await?;
+    let time = reason.strip_prefix("all new pods are ready and are watched until ").context(reason.clone())?;
+    time.parse::<Timestamp>().context(reason)
+}
+
+#[tokio::test]
+async fn pods_that_come_during_the_bake_are_watched_as_long_as_those_before() {
+    scenario("bakes-anew", |stage| async move {
+        stage.set_policy("default", &until_promoted()).await?;
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        let new: [&[&str]; 2] =
+            [&["rollout", "restart", "deployment/web"], &["set", "env", "deployment/web", "BUILD=2"]];
+        for comes in new {
+            let before = eventually("the bake", SHORT, async || watched_until(&stage).await).await?;
+            // A kubelet tells times in whole seconds.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            stage.kubectl(comes).await?;
+            eventually(&format!("the bake of the pods of {comes:?}"), SHORT, async || {
+                let now = watched_until(&stage).await?;
+                ensure!(now > before, "they are watched until {now}, as those before");
+                Ok(())
+            })
+            .await?;
+        }
+        promote(&stage, FIRST).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_a_config_that_nobody_uses_nobody_is_called_healthy() {
+    scenario("unused", |stage| async move {
+        stage.apply(&config("blue", "healthy")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        let release = ["release", "-f", "-", "--force-conflicts", "--wait", "--timeout", "300s"];
+        let released = lockstep(&stage, &release, &config("green", "healthy")).await?;
+        released.expect(0, &["r2 is current"])?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        ensure!(reason == "it is current; nobody uses it yet", "{reason}");
+        expect_condition(&stage, FIRST, "Succeeded", "True").await?;
+        // Nobody is left who was not judged, so neither code nor condition say so.
+        expect_condition(&stage, FIRST, "Judged", "True").await?;
+        let watched = lockstep(&stage, &["watch", &format!("release/{FIRST}")], "").await?;
+        watched.expect(0, &["nobody uses it yet"])?;
+        watch(&stage, 0, "configmap/app is at r2").await
+    })
+    .await;
+}
+
+/// It failed for a reason outside of it, which is gone: what runs everywhere is not held.
+#[tokio::test]
+async fn after_a_retry_that_succeeds_nothing_is_held() {
+    scenario("retried", |stage| async move {
+        let mood =
+            "env:\n- name: BEHAVIOR\n  valueFrom: {configMapKeyRef: {name: mood, key: BEHAVIOR, optional: true}}\n";
+        set_up(&stage, &deployment("web", 1, mood)).await?;
+        let held = async || -> Result<Value> {
+            Ok(stage.read("versionedconfig/configmap-app").await?["status"]["held"].clone())
+        };
+        stage.apply(&config_map("mood", "BEHAVIOR", "crash")).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        ended(&stage, FIRST, "RolledBack").await?;
+        ensure!(held().await?["version"] == "r2", "held: {}", held().await?);
+        stage.kubectl(&["delete", "configmap", "mood"]).await?;
+        let retried = lockstep(&stage, &["retry", "app", "--wait", "--timeout", "300s"], "").await?;
+        retried.expect(0, &["r2 is current"])?;
+        ended(&stage, SECOND, "Succeeded").await?;
+        expect(&stage, "app=web", &["green"]).await?;
+        ensure!(held().await?.is_null(), "{} is held", held().await?);
+        ensure!(current(&stage).await? == "r2", "{} is current", current(&stage).await?);
+        lockstep(&stage, &["retry", "app"], "").await?.expect(1, &["no version of configmap/app is held"])
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn who_keeps_pods_back_keeps_them_back_in_a_canary_too() {
     scenario("partition", |stage| async move {
@@ -432,7 +551,7 @@ async fn a_job_that_fails_during_the_bake_puts_its_cron_job_back() {
     .await;
 }
 
-fn cron_job() -> String {
+pub(crate) fn cron_job() -> String {
     format!(
         "
 apiVersion: batch/v1
@@ -458,7 +577,7 @@ spec:
     )
 }
 
-fn stateful_set(deployment: &str) -> String {
+pub(crate) fn stateful_set(deployment: &str) -> String {
     deployment
         .replace("kind: Deployment", "kind: StatefulSet")
         .replace("  selector:", "  podManagementPolicy: OrderedReady\n  serviceName: db\n  selector:")
@@ -494,6 +613,44 @@ async fn so_many_pods_may_stay_broken_as_the_policy_says() {
         ended(&stage, FIRST, "Succeeded").await?;
         let (_, reason) = standing(&stage, FIRST).await?;
         ensure!(reason.contains("StatefulSet web: pod web-0") && reason.contains("maxFailingPods"), "{reason}");
+        Ok(())
+    })
+    .await;
+}
+
+/// That one may fail says nothing about the others: they are watched to the end of the bake.
+#[tokio::test]
+async fn beside_a_pod_that_may_fail_the_others_are_watched() {
+    scenario("may-fail-no-more", |stage| async move {
+        let failure = FailureLimits { max_failing_pods: Some(1), ..FailureLimits::default() };
+        let policy =
+            ReleasePolicySpec { failure: Some(failure), progress_deadline_seconds: Some(30), ..until_promoted() };
+        stage.set_policy("default", &policy).await?;
+        set_up(&stage, &stateful_set(&deployment("web", 3, "")).replace("OrderedReady", "Parallel")).await?;
+        stage.apply(&config("green", "crash-as web-0, crash-after 60s")).await?;
+        ended(&stage, FIRST, "RolledBack").await?;
+        expect(&stage, "app=web", &["blue"; 3]).await
+    })
+    .await;
+}
+
+/// What was wrong before the release is not its fault, in any kind.
+#[tokio::test]
+async fn new_code_that_does_not_start_is_not_blamed_on_a_config_that_comes_after_it() {
+    scenario("bad-code-before", |stage| async move {
+        set_up(&stage, &stateful_set(&deployment("web", 2, ""))).await?;
+        stage.kubectl(&["set", "image", "statefulset/web", "app=lockstep.dev/nowhere:1"]).await?;
+        eventually("a pod that finds no image", LONG, async || {
+            let path = "jsonpath={.status.containerStatuses[0].state.waiting.reason}";
+            let waiting = stage.kubectl(&["get", "pod", "web-1", "-o", path]).await?;
+            ensure!(waiting.contains("Image"), "{waiting:?}");
+            Ok(())
+        })
+        .await?;
+        stage.apply(&config("green", "healthy")).await?;
+        ended(&stage, FIRST, "Failed").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        ensure!(reason.contains("It changed its code, too") && !reason.contains("delete pod"), "{reason}");
         Ok(())
     })
     .await;

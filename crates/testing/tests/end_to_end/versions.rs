@@ -3,15 +3,22 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::events::v1::Event;
-use kube::api::ListParams;
-use lockstep_api::{ReleasePolicySpec, RuleSpec, ValidationSpec};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams};
+use lockstep_api::{Release, ReleasePolicySpec, RuleSpec, ValidationSpec, VersionedConfig};
 use lockstep_core::digest::{Content, Digest};
 use lockstep_core::names;
+use lockstep_testing::manifests::versioned;
 use lockstep_testing::{SHORT, Scenario, command_line, eventually, holds, impatient, scenario};
 use serde_json::{Value, json};
 
-use super::releases::{FIRST, SECOND, config, deployment, ended, expect, set_up};
+use super::meddling::delete;
+use super::releases::{
+    FIRST, SECOND, config, deployment, ended, expect, phase, promote, set_up, steer, until_promoted,
+};
+use super::truth::cron_job;
 
 /// The name of the version that `config(color, "healthy")` becomes, and its digest.
 fn version_of(color: &str) -> (String, String) {
@@ -163,6 +170,306 @@ async fn a_rollback_holds_when_the_version_that_it_went_back_from_is_deleted() {
     .await;
 }
 
+/// The config, with annotations, and nothing kept that nobody runs.
+fn unkept(color: &str, besides: &str) -> String {
+    let annotations = format!("  annotations: {{lockstep.dev/retain: \"0\"{besides}}}\n  labels:");
+    config(color, "healthy").replace("  labels:", &annotations)
+}
+
+/// Makes a Job that never runs, and waits until it holds its version. That is written when it is settled which versions may go.
+async fn make_job(stage: &Scenario, name: &str, version: &str) -> Result<()> {
+    stage.kubectl(&["create", "job", name, "--from=cronjob/report"]).await?;
+    eventually(&format!("Job {name} to hold its version"), SHORT, async || {
+        let held = stage.api::<ConfigMap>().get(version).await?;
+        let owners: Vec<&str> = held.owner_references().iter().map(|owner| owner.name.as_str()).collect();
+        ensure!(owners.contains(&name), "{owners:?} do");
+        Ok(())
+    })
+    .await
+}
+
+/// The names of those who run a version.
+async fn users(stage: &Scenario, version: &str) -> Result<Vec<String>> {
+    let held = stage.api::<ConfigMap>().get(version).await?;
+    let keepers = ["VersionedConfig", "ConfigMap"];
+    let users = held.owner_references().iter().filter(|owner| !keepers.contains(&owner.kind.as_str()));
+    Ok(users.map(|owner| owner.name.clone()).collect())
+}
+
+/// A CronJob goes on to the next version, and its Jobs stay with theirs.
+#[tokio::test]
+async fn a_cron_job_lets_go_of_the_version_that_it_has_left() {
+    scenario("left-behind", |stage| async move {
+        let ((blue, _), (green, _)) = (version_of("blue"), version_of("green"));
+        stage.apply(&unkept("blue", "")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        stage.apply(&cron_job().replace("backoffLimit: 0", "suspend: true\n      backoffLimit: 0")).await?;
+        make_job(&stage, "first", &blue).await?;
+        let held_by = async |version: &str, wanted: &[&str]| {
+            eventually(&format!("{version} to be held by {wanted:?}"), SHORT, async || {
+                let users = users(&stage, version).await?;
+                let is_so = users.len() == wanted.len() && wanted.iter().all(|name| users.iter().any(|it| it == name));
+                ensure!(is_so, "{users:?} hold it");
+                Ok(())
+            })
+            .await
+        };
+        held_by(&blue, &["report", "first"]).await?;
+        stage.apply(&unkept("green", "")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        held_by(&blue, &["first"]).await?;
+        held_by(&green, &["report"]).await?;
+        stage.kubectl(&["delete", "job", "first"]).await?;
+        eventually("the first version to go with the last Job that ran it", SHORT, async || {
+            let versions = stage.versions("configmap/app").await?;
+            ensure!(versions.len() == 1 && versions.contains_key(&green), "{versions:?}");
+            Ok(())
+        })
+        .await?;
+        let pins = stage.pins("cronjob/report").await?;
+        ensure!(pins == format!("configmap/app={green}"), "{pins}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_version_that_a_cron_job_has_left_can_be_deleted() {
+    scenario("left-and-deleted", |stage| async move {
+        let (blue, _) = version_of("blue");
+        stage.apply(&config("blue", "healthy")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        stage.apply(&cron_job()).await?;
+        eventually("the CronJob to hold its version", SHORT, async || {
+            ensure!(users(&stage, &blue).await? == ["report"]);
+            Ok(())
+        })
+        .await?;
+        let refused = lockstep(&stage, &["versions", "delete", "app", "1.0.0"]).await;
+        ensure!(refused.is_err(), "what is current was deleted");
+        stage.apply(&config("green", "healthy")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        eventually("the version to be deleted", SHORT, async || {
+            lockstep(&stage, &["versions", "delete", "app", "1.0.0"]).await.map(drop)
+        })
+        .await
+    })
+    .await;
+}
+
+/// What the config says is run by nobody, and still it is not let go: it would come back as a change.
+#[tokio::test]
+async fn a_rollback_holds_where_nothing_is_kept_that_nobody_runs() {
+    scenario("rolled-back-unkept", |stage| async move {
+        let ((blue, _), (green, _)) = (version_of("blue"), version_of("green"));
+        stage.apply(&unkept("blue", "")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        stage.apply(&cron_job().replace("backoffLimit: 0", "suspend: true\n      backoffLimit: 0")).await?;
+        make_job(&stage, "first", &blue).await?;
+        stage.apply(&unkept("green", "")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        let uid = async || -> Result<Option<String>> { Ok(stage.api::<ConfigMap>().get(&green).await?.uid()) };
+        let before = uid().await?;
+        lockstep(&stage, &["rollback", "app", "--to", "1.0.0"]).await?;
+        ended(&stage, SECOND, "Succeeded").await?;
+        // When the last one holds it, whatever was to go with the one before is gone, and what follows from that has begun.
+        for name in ["second", "third", "fourth"] {
+            make_job(&stage, name, &blue).await?;
+        }
+        ensure!(uid().await? == before, "the version of what the config says was let go");
+        let versions = stage.versions("configmap/app").await?;
+        ensure!(versions.len() == 2, "{versions:?}");
+        let releases: Vec<String> =
+            stage.api::<Release>().list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect();
+        ensure!(releases == [FIRST, SECOND], "{releases:?}");
+        ensure!(status(&stage).await?["current"]["version"] == "1.0.0", "{}", status(&stage).await?["current"]);
+        let pins = stage.pins("cronjob/report").await?;
+        ensure!(pins == format!("configmap/app={blue}"), "{pins}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_name_stands_for_one_content_also_when_its_version_or_its_versioned_config_is_gone() {
+    scenario("one-content", |stage| async move {
+        let named = |version: &str, color: &str| unkept(color, &format!(", lockstep.dev/version: {version:?}"));
+        let ((blue, _), (green, _)) = (version_of("blue"), version_of("green"));
+        stage.apply(&named("1.4.0", "blue")).await?;
+        stage.released("configmap/app", "1.4.0").await?;
+        stage.apply(&named("1.5.0", "green")).await?;
+        stage.released("configmap/app", "1.5.0").await?;
+        eventually("1.4.0 to be let go", SHORT, async || {
+            let versions = stage.versions("configmap/app").await?;
+            ensure!(versions.len() == 1 && versions.contains_key(&green), "{versions:?}");
+            Ok(())
+        })
+        .await?;
+        for is_forgotten in [false, true] {
+            if is_forgotten {
+                delete(&stage, "versionedconfig/configmap-app").await?;
+            }
+            stage.apply(&named("1.4.0", "red")).await?;
+            refused(&stage, "version 1.4.0 has other content already").await?;
+            stage.apply(&named("1.5.0", "green")).await?;
+            eventually("all to be well again", SHORT, async || {
+                let found = status(&stage).await?;
+                ensure!(found["conditions"][0]["status"] == "True", "{}", found["conditions"]);
+                ensure!(found["current"]["object"] == green, "{}", found["current"]);
+                Ok(())
+            })
+            .await?;
+        }
+        stage.apply(&config("red", "healthy")).await?;
+        stage.released("configmap/app", "r3").await?;
+        stage.apply(&named("1.4.0", "blue")).await?;
+        stage.released("configmap/app", "1.4.0").await?;
+        let versions = stage.versions("configmap/app").await?;
+        ensure!(versions.get(&blue).is_some_and(|name| name == "1.4.0"), "{versions:?}");
+        Ok(())
+    })
+    .await;
+}
+
+/// The config, and what Lockstep knows of it.
+async fn delete_all_of_it(stage: &Scenario) -> Result<()> {
+    let (configs, managed, params) =
+        (stage.api::<ConfigMap>(), stage.api::<VersionedConfig>(), DeleteParams::default());
+    // At the same moment: what Lockstep knows is written again as long as the config is there.
+    futures::try_join!(managed.delete("configmap-app", &params), configs.delete("app", &params))?;
+    eventually("its versions to go with both", SHORT, async || {
+        let versions = stage.versions("configmap/app").await?;
+        ensure!(versions.is_empty(), "{versions:?} are left");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_version_that_is_gone_is_not_handed_out_when_its_config_comes_back_without_its_opt_in() {
+    scenario("gone-and-plain", |stage| async move {
+        stage.apply(&config("blue", "healthy")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        delete_all_of_it(&stage).await?;
+        stage.apply(&deployment("web", 1, "")).await?;
+        let pins = stage.pins("deployment/web").await?;
+        ensure!(pins == format!("configmap/app={}", version_of("blue").0), "the table speaks of it, still: {pins:?}");
+        stage.apply(&plain("green")).await?;
+        told(&stage, "UnknownVersion", "configmap/app is not versioned here: it is not pinned any more").await?;
+        expect(&stage, "app=web", &["green"]).await?;
+        stage.apply(&deployment("api", 1, "")).await?;
+        let pins = stage.pins("deployment/api").await?;
+        ensure!(pins.is_empty(), "{pins}");
+        expect(&stage, "app=api", &["green"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_config_that_comes_back_after_all_of_it_was_deleted_is_adopted_anew() {
+    scenario("gone-and-anew", |stage| async move {
+        stage.apply(&config("blue", "healthy")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        delete_all_of_it(&stage).await?;
+        stage.apply(&deployment("web", 1, "")).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_config_that_is_deleted_right_after_its_versioned_config_loses_no_version() {
+    scenario("one-by-one", |stage| async move {
+        stage.apply(&config("blue", "healthy")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        stage.apply(&config("green", "healthy")).await?;
+        stage.released("configmap/app", "r2").await?;
+        delete(&stage, "versionedconfig/configmap-app").await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stage.kubectl(&["delete", "configmap", "app"]).await?;
+        holds("both versions are there", Duration::from_secs(10), async || {
+            let versions = stage.versions("configmap/app").await?;
+            ensure!(versions.len() == 2, "{versions:?}");
+            Ok(())
+        })
+        .await?;
+        stage.apply(&config("green", "healthy")).await?;
+        followed(&stage, "True", "OptedIn").await?;
+        ensure!(status(&stage).await?["current"]["version"] == "r2", "{}", status(&stage).await?["current"]);
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_versioned_config_of_a_config_that_does_not_exist_says_so() {
+    scenario("of-nothing", |stage| async move {
+        let object = json!({
+            "apiVersion": "lockstep.dev/v1alpha1",
+            "kind": "VersionedConfig",
+            "metadata": {"name": "configmap-app"},
+            "spec": {"source": {"kind": "ConfigMap", "name": "app"}},
+        });
+        stage.create(&object.to_string()).await?;
+        eventually("the config to be missed", SHORT, async || {
+            let ready = status(&stage).await?["conditions"][0].clone();
+            ensure!(ready["status"] == "False" && ready["reason"] == "NoVersion", "{ready}");
+            let told = ready["message"].as_str().unwrap_or_default();
+            ensure!(told.contains("there is no ConfigMap app"), "{told}");
+            Ok(())
+        })
+        .await
+    })
+    .await;
+}
+
+/// Nothing is versioned here, so that nobody but the Job itself could say it.
+#[tokio::test]
+async fn a_job_with_a_version_that_nobody_knows_is_told_once_what_helps() {
+    scenario("stuck-job", |stage| async move {
+        stage.kubectl(&["create", "configmap", "app", "--from-literal=COLOR=red"]).await?;
+        let pins = json!({names::PINS: "configmap/app=app-0123456789"});
+        let container = json!({"name": "app", "image": "none", "envFrom": [{"configMapRef": {"name": "app"}}]});
+        let job = json!({
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "report"},
+            "spec": {"suspend": true, "template": {
+                "metadata": {"annotations": pins},
+                "spec": {"restartPolicy": "Never", "containers": [container]},
+            }},
+        });
+        stage.create(&job.to_string()).await?;
+        let told = async || -> Result<Vec<Event>> {
+            let found = stage.api::<Event>().list(&ListParams::default()).await?;
+            let is_it = |event: &Event| {
+                event.reason.as_deref() == Some("UnknownVersion")
+                    && event.regarding.as_ref().is_some_and(|about| about.kind.as_deref() == Some("Job"))
+            };
+            Ok(found.into_iter().filter(is_it).collect())
+        };
+        eventually("an Event about the Job", SHORT, async || {
+            let note = told().await?.pop().and_then(|event| event.note).context("there is none")?;
+            ensure!(note.contains("app-0123456789, which is no version of configmap/app here"), "{note}");
+            ensure!(note.contains("Delete it, and start it again"), "{note}");
+            Ok(())
+        })
+        .await?;
+        for word in ["one", "two"] {
+            stage.kubectl(&["annotate", "job", "report", &format!("example.org/{word}=yes")]).await?;
+        }
+        holds("it is told once", Duration::from_secs(5), async || {
+            let told = told().await?;
+            ensure!(told.len() == 1 && told[0].series.is_none(), "{told:?}");
+            Ok(())
+        })
+        .await
+    })
+    .await;
+}
+
 async fn lockstep(stage: &Scenario, arguments: &[&str]) -> Result<String> {
     let mut command = tokio::process::Command::new(command_line().await?);
     let output = command.args(arguments).args(["--namespace", &stage.namespace]).output().await?;
@@ -249,6 +556,79 @@ async fn an_old_manifest_that_names_a_version_of_long_ago_gets_what_is_current()
         })
         .await?;
         expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
+}
+
+/// A config beside `app`, and the object of its only version.
+async fn another(stage: &Scenario, behavior: &str) -> Result<String> {
+    stage.apply(&versioned("other", &format!("data:\n  COLOR: red\n  BEHAVIOR: {behavior}\n---"))).await?;
+    stage.released("configmap/other", "1.0.0").await?;
+    let (object, _) = stage.versions("configmap/other").await?.pop_first().context("it has no version")?;
+    Ok(object)
+}
+
+/// By hand.
+async fn pin(stage: &Scenario, object: &str) -> Result<()> {
+    let annotations = json!({names::PINS: format!("configmap/app={object}")});
+    let patch = json!({"spec": {"template": {"metadata": {"annotations": annotations}}}});
+    steer(stage, "deployment/web", &patch.to_string()).await
+}
+
+#[tokio::test]
+async fn a_pin_to_a_version_of_another_config_becomes_what_is_current() {
+    scenario("foreign-pin", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        // It never gets so far that its pods run, however late it is noticed: those would be left in peace.
+        let foreign = another(&stage, "never-ready").await?;
+        pin(&stage, &foreign).await?;
+        told(&stage, "UnknownVersion", &format!("{foreign} of configmap/app does not exist")).await?;
+        eventually("the pin to be what is current", SHORT, async || {
+            let pins = stage.pins("deployment/web").await?;
+            ensure!(pins == format!("configmap/app={}", version_of("blue").0), "{pins}");
+            Ok(())
+        })
+        .await?;
+        expect(&stage, "app=web", &["blue"]).await?;
+        let events = stage.kubectl(&["events", "--for", "configmap/app"]).await?;
+        ensure!(!events.contains("UnknownVersion"), "a person was asked to mend what mends itself: {events}");
+        Ok(())
+    })
+    .await;
+}
+
+/// In a release it is theirs who wrote it, and pods that run are not restarted after it: but nobody says that all is well.
+#[tokio::test]
+async fn whoever_runs_a_version_of_another_config_is_named() {
+    scenario("foreign-pods", |stage| async move {
+        stage.set_policy("default", &until_promoted()).await?;
+        set_up(&stage, &(deployment("web", 1, "") + &deployment("api", 1, ""))).await?;
+        let foreign = another(&stage, "healthy").await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        pin(&stage, &foreign).await?;
+        stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]).await?;
+        expect(&stage, "app=web", &["red"]).await?;
+        promote(&stage, FIRST).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        eventually("the config to name it", SHORT, async || {
+            let ready = status(&stage).await?["conditions"][0].clone();
+            ensure!(ready["status"] == "False" && ready["reason"] == "UnknownVersion", "{ready}");
+            let told = format!(
+                "Deployment web is pinned to {foreign}, which is no version of this config: its pods run the content of configmap/other"
+            );
+            ensure!(ready["message"].as_str().is_some_and(|message| message.contains(&told)), "{ready}");
+            Ok(())
+        })
+        .await?;
+        eventually("doctor to name it, too", SHORT, async || {
+            let said = lockstep(&stage, &["doctor"]).await?;
+            let told = format!("warn  configs    configmap/app: Deployment web is pinned to {foreign}");
+            ensure!(said.contains(&told), "{said}");
+            Ok(())
+        })
+        .await?;
+        expect(&stage, "app=api", &["green"]).await
     })
     .await;
 }

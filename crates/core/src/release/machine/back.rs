@@ -2,32 +2,28 @@
 
 use jiff::Timestamp;
 
-use super::{Failure, Machine, RECHECK, ROLLOUT, after, listed};
-use crate::health::{Goal, Verdict, runs_failed};
+use super::{Failure, LEFT_TO_A_PERSON, Machine, RECHECK, after, listed};
+use crate::health::{Goal, Unit, Verdict, runs_failed};
 use crate::pins::Pins;
 use crate::policy::JoinedFailure;
 use crate::release::{Action, ConsumerId, Counts, Gate, Move, Phase, Record, Release, State, Step};
 
-const DEPLOYMENT: &str = "Deployment";
-const CRON_JOB: &str = "CronJob";
-
 impl Machine<'_> {
     pub(super) fn fail(&mut self, failure: Failure) {
-        let Failure { reason, joined } = failure;
+        let Failure { reason, consumer, has_joined } = failure;
         let policy = self.observed.policy;
         if self.release().takes_back() {
-            let told = "It has the old version again and is not well with it: mend it, or change the config";
-            return self.enter(Phase::Failed, format!("{reason}. {told}"));
+            let told = consumer.as_ref().and_then(|consumer| self.member(consumer)?.rollout.stopped.as_deref());
+            let told =
+                told.unwrap_or("it has the old version again and is not well with it: mend it, or change the config");
+            return self.enter(Phase::Failed, format!("{reason}; {told}"));
         }
-        if let Some(consumer) = joined.filter(|_| policy.joining.on_failure == JoinedFailure::Hold) {
+        let is_theirs = has_joined && policy.joining.on_failure == JoinedFailure::Hold;
+        if let Some(consumer) = consumer.filter(|_| is_theirs) {
             let config = self.release().configs().next().map(ToString::to_string).unwrap_or_default();
-            let (name, kind) = (&consumer.name, consumer.kind.to_lowercase());
-            let (undo, history) = match consumer.kind.as_str() {
-                ROLLOUT => {
-                    (format!("kubectl argo rollouts undo {name}"), format!("kubectl argo rollouts get rollout {name}"))
-                }
-                _ => (format!("kubectl rollout undo {kind}/{name}"), format!("kubectl rollout history {kind}/{name}")),
-            };
+            let (name, typed) = (&consumer.name, consumer.kind.to_lowercase());
+            let undo = consumer.kind().undo_command(&typed, name);
+            let history = consumer.kind().history_command(&typed, name);
             let is_new = |record: &Record| record.consumer == consumer && record.is_newcomer;
             let is_stopped = self.member(&consumer).is_some_and(|member| member.rollout.stopped.is_some());
             let reason = if self.progress.consumers.iter().any(is_new) {
@@ -79,10 +75,39 @@ impl Machine<'_> {
     /// It failed and was left to a person, who wants the old version back: for as long as nothing else has happened since.
     pub(super) fn take_back(mut self) -> Step {
         if self.observed.blocked.is_none() && self.observed.can_judge {
+            self.progress.watched_until = None;
             self.progress.ended_at = None;
             self.give_up("taken back by a person, after it had failed".to_owned(), Phase::Aborted);
         }
         self.finish()
+    }
+
+    /// Whether a person wanted it taken back, what they had stopped was in the way, and is not any more.
+    pub(super) fn can_be_taken_back_now(&self) -> bool {
+        self.progress.watched_until.is_some() && self.left_stopped().any(|is_stopped| !is_stopped)
+    }
+
+    /// Whether what a person had stopped is in the way of their wish to take it back.
+    pub(super) fn awaits_a_person(&self) -> bool {
+        self.left_stopped().any(|is_stopped| is_stopped)
+    }
+
+    /// Whom a person's wish to take it back did not reach, and whether it is stopped still.
+    fn left_stopped(&self) -> impl Iterator<Item = bool> {
+        let is_wanted = self.is_aborted() && self.progress.ends_as == Some(Phase::Aborted);
+        let left = self
+            .progress
+            .consumers
+            .iter()
+            .filter(move |record| is_wanted && record.state != State::Restoring && self.still_has_it(record));
+        left.filter_map(|record| Some(self.member(&record.consumer)?.rollout.stopped.is_some()))
+    }
+
+    /// Whether it changed its code with the config, and has that still.
+    fn still_has_it(&self, record: &Record) -> bool {
+        let member = self.member(&record.consumer);
+        let pins = member.filter(|_| record.state != State::LeftAlone).map(|member| &member.pins);
+        record.has_joined && pins.is_some_and(|pins| self.has_some_of_it(record, pins))
     }
 
     pub(super) fn put_back(mut self) -> Step {
@@ -114,12 +139,7 @@ impl Machine<'_> {
 
     /// Who changed its code with the config is left to a person. If others failed, nobody has been told yet.
     fn end_back(&mut self, end: Phase, reason: String) {
-        let still_has_it = |record: &&Record| {
-            let member = self.member(&record.consumer);
-            let pins = member.filter(|_| record.state != State::LeftAlone).map(|member| &member.pins);
-            record.has_joined && pins.is_some_and(|pins| self.has_some_of_it(record, pins))
-        };
-        let theirs: Vec<&Record> = self.progress.consumers.iter().filter(still_has_it).collect();
+        let theirs: Vec<&Record> = self.progress.consumers.iter().filter(|record| self.still_has_it(record)).collect();
         match theirs.first() {
             Some(record) if matches!(end, Phase::RolledBack | Phase::Aborted) => {
                 let consumer = &record.consumer;
@@ -127,6 +147,7 @@ impl Machine<'_> {
                 let more =
                     if theirs.len() > 1 { format!(", and so do {} more", theirs.len() - 1) } else { String::new() };
                 let stopped = self.member(consumer).and_then(|member| member.rollout.stopped.as_ref());
+                let is_awaited = stopped.is_some() && end == Phase::Aborted;
                 let told = match stopped {
                     Some(stopped) => format!("its code was new, too, and {stopped}"),
                     None => {
@@ -137,6 +158,9 @@ impl Machine<'_> {
                     Phase::Failed,
                     format!("{reason}. The others are back. {consumer} still has it{more}, {told}"),
                 );
+                if is_awaited {
+                    self.progress.watched_until = Some(after(self.now, LEFT_TO_A_PERSON));
+                }
             }
             _ => self.enter(end, reason),
         }
@@ -168,10 +192,13 @@ impl Machine<'_> {
         if let Some(waits_for) = &member.rollout.waits_for {
             return format!("{consumer} waits for {waits_for}");
         }
-        let bad =
-            member.units.iter().find(|unit| !unit.is_new).or_else(|| member.units.iter().find(|unit| !unit.is_ready));
-        match bad {
-            Some(unit) if !unit.is_new => {
+        // A pod that is not what the template says may be older than the release: it never ran what failed.
+        let before =
+            self.progress.consumers.iter().find(|record| record.consumer == *consumer).map(|record| record.before);
+        let has_failed = |unit: &Unit| runs_failed(unit, before.unwrap_or_default());
+        let failed = member.units.iter().find(|unit| has_failed(unit));
+        match failed.or_else(|| member.units.iter().find(|unit| !unit.is_ready)) {
+            Some(unit) if has_failed(unit) => {
                 format!("pod {0} of {consumer} still runs the failed version: `kubectl delete pod {0}`", unit.name)
             }
             Some(unit) => format!("pod {} of {consumer} is not ready with the old version either", unit.name),
@@ -209,8 +236,10 @@ impl Machine<'_> {
         let is_unmoved = matches!(record.state, State::Waiting | State::Pinning | State::Restoring);
         let may_write = target == member.pins || (has_it && is_unmoved);
         if may_write && restored != member.pins {
+            // Its time begins with the last try, but a try that is repeated at once is no news.
             let is_refused = self.observed.refused.contains_key(&record.consumer);
-            if record.state != State::Restoring || !is_refused {
+            let is_old = record.progressed_at.is_none_or(|tried| self.now >= after(tried, RECHECK));
+            if record.state != State::Restoring || (!is_refused && is_old) {
                 record.progressed_at = Some(self.now);
             }
             record.state = State::Restoring;
@@ -225,10 +254,9 @@ impl Machine<'_> {
         if let Some(health) = self.judge(record, Goal::All) {
             // Whoever waits for a person with nothing but the old version left is as it was: its code is the person's.
             let has_only_old = || health.failing == 0 && member.units.iter().all(|unit| unit.is_new);
-            // Counters can say that all is done while a pod is left: nobody replaces it but a person, or it was only just deleted. A
-            // Deployment or Rollout counts every pod; the Jobs of a CronJob are over.
-            let counts = [DEPLOYMENT, ROLLOUT, CRON_JOB].contains(&record.consumer.kind.as_str());
-            let is_left = !counts && member.units.iter().any(|unit| runs_failed(unit, record.before));
+            // Counters can say that all is done while a pod is left: nobody replaces it but a person, or it was only just deleted.
+            let may_be_left = !record.consumer.kind().leaves_no_pod_behind();
+            let is_left = may_be_left && member.units.iter().any(|unit| runs_failed(unit, record.before));
             let is_back = match &health.verdict {
                 Verdict::Healthy | Verdict::StillBroken(_) => !is_left,
                 Verdict::Waiting(_) => has_only_old(),

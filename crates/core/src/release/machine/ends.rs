@@ -17,11 +17,12 @@ impl Machine<'_> {
         if self.progress.phase != Phase::Baking {
             self.enter(Phase::Baking, String::new());
         }
-        let bake = if self.release().wishes.promote { Duration::ZERO } else { self.observed.policy.bake };
-        let until = self.baked_at(bake);
+        // Where nobody uses it, there is nothing to watch.
+        let is_over = self.release().wishes.promote || self.progress.consumers.is_empty();
+        let until = self.baked_at(if is_over { Duration::ZERO } else { self.observed.policy.bake });
         if self.now < until {
             self.wake_at(until);
-            self.progress.reason = format!("all new pods are ready and are watched until {until:.0}{}", self.forced());
+            self.progress.reason = self.watched(until);
             return;
         }
         if self.is_unsettled && !self.has_waited_for_room(until) {
@@ -29,7 +30,7 @@ impl Machine<'_> {
             "not all pods are ready any more: waits for them, or for the verdict".clone_into(&mut self.progress.reason);
             return;
         }
-        if self.progress.stage == Stage::FirstBatch && self.observed.policy.canary.is_some() {
+        if self.is_first_batch() {
             self.progress.stage = Stage::All;
             // Its pods had to wait for us: the time until here was no standstill.
             self.progress.consumers.iter_mut().for_each(|record| record.progressed_at = Some(self.now));
@@ -40,6 +41,21 @@ impl Machine<'_> {
         } else {
             self.conclude();
         }
+    }
+
+    fn watched(&self, until: Timestamp) -> String {
+        let mut units = self.observed.members.iter().flat_map(|member| &member.units);
+        if units.any(|unit| unit.is_new && unit.is_ready) {
+            format!("all new pods are ready and are watched until {until:.0}{}", self.forced())
+        } else {
+            format!("no pod runs it yet; what starts with it is watched until {until:.0}")
+        }
+    }
+
+    /// Whether only the first pods of each consumer have it so far. What takes a change back goes in one step.
+    pub(super) fn is_first_batch(&self) -> bool {
+        let has_canary = self.observed.policy.canary.is_some() && !self.release().takes_back();
+        self.progress.stage == Stage::FirstBatch && has_canary
     }
 
     /// Every new pod is watched for the whole time, also one that came in the place of another; but not for ever where pods come and go.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Failure, Machine, RECHECK, ROLLOUT, STATEFUL_SET, after};
+use super::{Failure, Machine, RECHECK, after};
 use crate::gate;
 use crate::health::{self, Before, Goal, Health, Rollout, Unit, Verdict};
 use crate::release::{Action, Block, Counts, Gate, Member, Observed, Phase, Record, Stage, State, Step, Wait};
@@ -61,19 +61,16 @@ impl Machine<'_> {
         self.release().takes_back() && has_time && self.progress.consumers.iter().any(is_open)
     }
 
-    /// A Rollout has steps of its own, which we do not stop.
+    /// Whoever goes on by itself is not stopped by us.
     fn paused(&self) -> String {
-        let goes_on = |record: &&Record| record.state == State::Rolling && record.consumer.kind == ROLLOUT;
         let paused = self.paused_by_a_person();
-        match self.progress.consumers.iter().find(goes_on) {
-            Some(Record { consumer, .. }) => {
-                format!(
-                    "{paused}. {consumer} goes on with its own steps: `kubectl argo rollouts pause {}` stops it",
-                    consumer.name
-                )
-            }
-            None => paused,
-        }
+        let mut rolling = self.progress.consumers.iter().filter(|record| record.state == State::Rolling);
+        let told = rolling.find_map(|Record { consumer, .. }| {
+            let stop = consumer.kind().stop_command(&consumer.name)?;
+            let goes_on = self.member(consumer)?.rollout.goes_on_by_itself;
+            goes_on.then(|| format!("{paused}. {consumer} goes on with its own steps: `{stop}` stops it"))
+        });
+        told.unwrap_or(paused)
     }
 
     /// Nobody wants it any more, but what was moved must not be left alone either.
@@ -152,7 +149,9 @@ impl Machine<'_> {
         let why = self.observed.refused.get(&record.consumer)?;
         let due = after(record.progressed_at?, self.observed.policy.progress_deadline);
         if self.now >= due {
-            return Some(Failure { reason: format!("{} cannot be written: {why}", record.consumer), joined: None });
+            let consumer = Some(record.consumer.clone());
+            let reason = format!("{} cannot be written: {why}", record.consumer);
+            return Some(Failure { reason, consumer, has_joined: false });
         }
         self.wake_at(due);
         self.awaited = Some(cannot_be_written(record, why));
@@ -166,10 +165,10 @@ impl Machine<'_> {
         (record.ready_at, record.unjudged) = (None, None);
     }
 
-    /// A StatefulSet waits for a broken pod before it replaces it, although the template is another one by now.
+    /// A controller that waits for a broken pod would wait for ever.
     pub(super) fn delete_stuck_pods(&mut self, member: &Member) {
         let Rollout { is_observed, is_by_hand, .. } = member.rollout;
-        let waits = member.consumer.kind == STATEFUL_SET && is_observed && !is_by_hand && !member.is_gated;
+        let waits = member.consumer.kind().waits_for_broken_pods() && is_observed && !is_by_hand && !member.is_gated;
         let goes_back = self.progress.phase == Phase::RollingBack;
         if waits && self.observed.may_delete_pods {
             let delete = |unit: &Unit| Action::DeletePod {
@@ -207,9 +206,11 @@ impl Machine<'_> {
         let is_unreadable = matches!(self.observed.blocked, Some(Block::Unreadable(_)));
         let size = record.batch.filter(|_| of_policy.is_some() || is_unreadable).or(of_policy)?;
         let is_first = self.progress.stage == Stage::FirstBatch && record.wave == self.progress.wave;
-        let can_gate = member.can_gate && (!member.is_young || member.is_gated || record.batch.is_some());
-        let is_meant = is_first && can_gate && !record.has_joined && !self.release().takes_back();
-        (is_meant && size < member.rollout.desired).then_some(size)
+        // What was decided when it was moved stays so, whatever becomes of its pods and however many somebody wants of them.
+        let is_stopped = member.is_gated || record.batch.is_some();
+        let could_stop = !is_moved(record) && !member.is_unfit_for_gate && size < member.rollout.desired;
+        let is_meant = is_first && member.can_gate && !record.has_joined && !self.release().takes_back();
+        (is_meant && (is_stopped || could_stop)).then_some(size)
     }
 
     fn note(&mut self, record: &mut Record, health: &Health) -> Option<Failure> {
@@ -229,6 +230,8 @@ impl Machine<'_> {
             }
             Verdict::StillBroken(why) => {
                 record.unjudged = Some(why.clone());
+                // The others are watched as in any bake.
+                record.ready_at = record.ready_at.filter(|_| record.state == State::StillBroken).or(Some(self.now));
                 record.state = State::StillBroken;
                 return None;
             }
@@ -262,8 +265,7 @@ impl Machine<'_> {
             record.state = State::StillBroken;
             return None;
         }
-        let joined = record.has_joined.then(|| record.consumer.clone());
-        Some(Failure { reason: format!("{}: {why}", record.consumer), joined })
+        Some(Failure::of(record, &why))
     }
 
     /// Whether it ran another version before, and has pods that can show how the new one does.
@@ -293,12 +295,12 @@ impl Machine<'_> {
             return Some(format!("it cannot be written: {why}"));
         }
         let Counts { ready, desired, .. } = record.health;
-        let place =
-            self.member(&record.consumer)?.units.iter().find_map(|unit| {
-                Some(format!(": pod {}: {}", unit.name, unit.homeless.as_ref().filter(|_| unit.is_new)?))
-            });
-        let place = place.unwrap_or_default();
-        Some(format!("no progress for {} s, {ready} of {desired} new pods are ready{place}", deadline.as_secs()))
+        let homeless = member
+            .units
+            .iter()
+            .find_map(|unit| Some(format!("pod {}: {}", unit.name, unit.homeless.as_ref().filter(|_| unit.is_new)?)));
+        let why = member.rollout.hindrance.clone().or(homeless).map(|why| format!(": {why}")).unwrap_or_default();
+        Some(format!("no progress for {} s, {ready} of {desired} new pods are ready{why}", deadline.as_secs()))
     }
 
     /// What was well and is not any more: in the bake, and wherever a consumer waits for a person.
@@ -308,15 +310,14 @@ impl Machine<'_> {
         let is_overdue = since.is_some_and(|since| self.now >= after(since, policy.bake + policy.progress_deadline));
         if self.is_unsettled && is_overdue && !self.only_lacks_room() {
             let reason = "not all pods that were ready became ready again".to_owned();
-            return Some(Failure { reason, joined: None });
+            return Some(Failure { reason, consumer: None, has_joined: false });
         }
         let blamed = self.progress.consumers.iter().filter(|record| !self.is_spared(record));
         blamed.into_iter().find_map(|record| {
-            let ready_at = record.ready_at.filter(|_| matches!(record.state, State::Rolling | State::Ready))?;
+            let ready_at = record.ready_at.filter(|_| is_moved(record))?;
             let units = &self.member(&record.consumer)?.units;
             let why = health::relapse(units, record.before, ready_at, policy, self.now)?;
-            let joined = record.has_joined.then(|| record.consumer.clone());
-            Some(Failure { reason: format!("{}: {why}", record.consumer), joined })
+            Some(Failure::of(record, &why))
         })
     }
 
@@ -360,8 +361,7 @@ impl Machine<'_> {
         }
         let total = self.progress.consumers.len();
         let done = total - self.progress.consumers.iter().filter(|record| is_open(record)).count();
-        let batch = self.progress.stage == Stage::FirstBatch && self.observed.policy.canary.is_some();
-        let what = if batch { "the first batch of its pods" } else { "its pods" };
+        let what = if self.is_first_batch() { "the first batch of its pods" } else { "its pods" };
         format!("{done} of {total} consumers are done; {} rolls {what}{}", open[0].consumer, self.forced())
     }
 
@@ -465,6 +465,7 @@ impl Machine<'_> {
         self.actions.extend(renew);
         match falls {
             Some(rest) => self.wake_at(after(self.now, rest.max(RECHECK))),
+            None if self.awaits_a_person() => {}
             None => self.progress.watched_until = None,
         }
         self.finish()

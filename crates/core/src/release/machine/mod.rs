@@ -19,10 +19,8 @@ pub use start::stopped_by_somebody;
 
 /// How many consumers a sentence names.
 const LISTED: usize = 5;
-const ROLLOUT: &str = "Rollout";
-const STATEFUL_SET: &str = "StatefulSet";
-/// For how long the gates of what failed are kept closed, if nobody does anything about it.
-const GATES_KEPT: Duration = Duration::from_secs(365 * 24 * 3600);
+/// For how long what failed and was left to a person is looked after: its gates are kept closed, and what stands in the way of their wish may go.
+const LEFT_TO_A_PERSON: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How soon to look again at what has no event of its own.
 const RECHECK: Duration = Duration::from_secs(5);
 
@@ -41,7 +39,9 @@ pub fn step(observed: &Observed<'_>, now: Timestamp) -> Step {
     };
     match observed.release.progress.phase {
         Phase::Succeeded => machine.watch_later(),
-        Phase::Failed if observed.release.is_to_be_taken_back() => machine.take_back(),
+        Phase::Failed if observed.release.is_to_be_taken_back() || machine.can_be_taken_back_now() => {
+            machine.take_back()
+        }
         Phase::Failed => machine.keep_gates(),
         phase if phase.has_ended() => machine.finish(),
         Phase::RollingBack => machine.put_back(),
@@ -69,8 +69,17 @@ struct Machine<'a> {
 /// Why a release cannot go on.
 struct Failure {
     reason: String,
-    /// The consumer that changed its code in the same step, if it is one of those.
-    joined: Option<ConsumerId>,
+    /// The consumer that is bad, if it is one of them.
+    consumer: Option<ConsumerId>,
+    /// Whether that one changed its code in the same step.
+    has_joined: bool,
+}
+
+impl Failure {
+    fn of(record: &Record, why: &str) -> Self {
+        let Record { consumer, has_joined, .. } = record;
+        Self { reason: format!("{consumer}: {why}"), consumer: Some(consumer.clone()), has_joined: *has_joined }
+    }
 }
 
 impl<'a> Machine<'a> {
@@ -92,7 +101,7 @@ impl<'a> Machine<'a> {
             self.progress.ended_at = Some(self.now);
         }
         if phase == Phase::Failed && self.gates_that_fall().next().is_some() {
-            self.progress.watched_until = Some(after(self.now, GATES_KEPT));
+            self.progress.watched_until = Some(after(self.now, LEFT_TO_A_PERSON));
         }
     }
 

@@ -19,8 +19,11 @@ const KINDS: [&str; 2] = ["ConfigMap", "Secret"];
 
 #[tokio::test]
 async fn a_version_name_stands_for_one_content() {
-    with_table("version-names", table(), |stage, _| async move {
+    scenario("version-names", |stage| async move {
         for kind in KINDS {
+            let first = source(kind, "app", "red", "0.9.0");
+            adopt_by_workload(&stage, kind, &first).await?;
+            objects(&stage, &first)?.delete("app", &DeleteParams::default()).await?;
             let written = create(&stage, &source(kind, "app", "blue", "1.0.0")).await?;
             ensure!(changed_by(&written) == USER, "changed by {:?}", changed_by(&written));
 
@@ -44,6 +47,27 @@ async fn a_version_name_stands_for_one_content() {
         Ok(())
     })
     .await;
+}
+
+/// A config that a workload opts in, and that the API server knows to be in the table.
+async fn adopt_by_workload(stage: &Scenario, kind: &str, source: &Value) -> Result<()> {
+    create(stage, source).await?;
+    let mut user = replica_set(&format!("user-of-{}", word(kind)));
+    user["metadata"]["annotations"] = json!({names::AUTO: names::ON});
+    let config: ConfigRef = format!("{}/app", word(kind)).parse()?;
+    user["spec"]["template"]["spec"] = pod_spec("none", &[Use { place: Place::Volume, config }]);
+    create(stage, &user).await?;
+    stage.released(&format!("{}/app", word(kind)), "0.9.0").await?;
+    let mut changed = source.clone();
+    changed[if kind == "Secret" { "stringData" } else { "data" }] = json!({"color": "none"});
+    changed["metadata"]["annotations"] = json!({names::VERSION: "0.9.1"});
+    let params = PatchParams { dry_run: true, ..PatchParams::default() };
+    eventually("the API server to know the pin table", SHORT, async || {
+        let changed = change(stage, &changed, &params).await?;
+        ensure!(changed_by(&changed) == USER, "changed by {:?}", changed_by(&changed));
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test]
