@@ -48,7 +48,7 @@ pub struct ReleaseSpec {
     /// Set to stop where it is. Failures still put the old version back.
     #[serde(default, skip_serializing_if = "is_false")]
     pub paused: bool,
-    /// Set to skip what is left of the bake.
+    /// Set to skip the bake for the rest of the release: now, and in later waves.
     #[serde(default, skip_serializing_if = "is_false")]
     pub promote: bool,
     /// Set to put the old version back.
@@ -102,7 +102,7 @@ pub struct ReleaseStatus {
     /// How it ends once all is put back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_as: Option<String>,
-    /// Until when consumers are watched that do not run it yet, although it has succeeded.
+    /// Until when it is looked after although it has ended: it succeeded and some do not run it yet, or it failed and was left to a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watched_until: Option<Time>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -98,7 +98,7 @@ enum Command {
     Pause(steer::Flags),
     /// Let a paused release go on
     Resume(steer::Flags),
-    /// Bake no longer, for the whole release: not what bakes now, nor what it moves later (the rest after a canary, later waves)
+    /// Skip the bake for the rest of the release: now, after a canary, and in later waves
     Promote(steer::Flags),
     /// Put the last good version back: stops a release under way, or takes back one that failed and was left to you
     Abort(steer::Flags),

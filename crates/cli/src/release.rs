@@ -63,8 +63,8 @@ pub(crate) async fn run(cluster: &Cluster, flags: &Flags, format: Format) -> Res
     for object in &objects {
         check(object).with_context(|| shown(object))?;
     }
-    if let Some(twice) = twice(&objects) {
-        bail!("{twice} is there twice: only one of them can be released. Nothing was applied");
+    if let Some(twice) = twice(&objects, &cluster.namespace) {
+        bail!("the file contains {twice} twice: keep one of them. Nothing was applied");
     }
     manifest::order(&mut objects);
     // All or nothing: half a file would be released alone.
@@ -175,9 +175,12 @@ async fn workload(cluster: &Cluster, object: &Value) -> Result<Written> {
 }
 
 /// An object of which the file says two things.
-fn twice(objects: &[Value]) -> Option<String> {
+fn twice(objects: &[Value], namespace: &str) -> Option<String> {
     let mut seen = BTreeSet::new();
-    let place = |object: &Value| format!("{} {}", object["apiVersion"], object["metadata"]["namespace"]);
+    let place = |object: &Value| {
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or(namespace).to_owned();
+        (object["apiVersion"].to_string(), namespace)
+    };
     objects.iter().find(|object| !seen.insert((place(object), shown(object)))).map(shown)
 }
 
@@ -341,8 +344,10 @@ mod tests {
     #[test]
     fn what_is_in_a_file_twice_is_told() {
         let of = |namespace: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app", "namespace": namespace}});
-        assert_eq!(twice(&[of("a"), of("b")]), None);
-        assert_eq!(twice(&[of("a"), of("b"), of("a")]).as_deref(), Some("configmap/app"));
+        let unplaced = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app"}});
+        assert_eq!(twice(&[of("a"), of("b"), unplaced.clone()], "c"), None);
+        assert_eq!(twice(&[of("a"), of("b"), of("a")], "c").as_deref(), Some("configmap/app"));
+        assert_eq!(twice(&[of("a"), unplaced], "a").as_deref(), Some("configmap/app"));
     }
 
     #[test]

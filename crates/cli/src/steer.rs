@@ -67,6 +67,10 @@ impl Wish {
             Self::Abort if goes_back && release.spec.abort => {
                 Err(format!("release {name} is aborted and puts {from} back already. {see_it}"))
             }
+            Self::Abort if release.phase() == Phase::Failed && release.spec.abort => {
+                let reason = release.status.as_ref().map(|status| status.reason.clone()).unwrap_or_default();
+                Err(format!("release {name} was aborted already, and not all is back: {reason}"))
+            }
             Self::Abort => {
                 // It is written all the same: who changed its code, too, is left to a person at the end, and this is what they want.
                 let already = if goes_back { " already" } else { "" };

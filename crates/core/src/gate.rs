@@ -51,10 +51,11 @@ pub fn is_closed(annotations: &Value) -> bool {
 /// gate kept.
 pub fn close(means: Means, spec: &Value, saved: Option<&str>, batch: u32, hold: Duration) -> Value {
     let hold = hold.as_secs();
+    let saved = saved.map(Borrowed::read);
+    let own = saved.as_ref().map_or_else(|| spec.clone(), |saved| saved.without(spec));
     let fields = match means {
         Means::Surge => {
             // Whoever allows no pod more than there are may have no room for one: the batch takes the place of old pods.
-            let own = saved.map_or_else(|| spec.clone(), |saved| Borrowed::read(saved).was);
             let surge = &own["strategy"]["rollingUpdate"]["maxSurge"];
             let (more, less) = if *surge == 0 || *surge == "0%" { (0, batch) } else { (batch, 0) };
             json!({
@@ -70,13 +71,14 @@ pub fn close(means: Means, spec: &Value, saved: Option<&str>, batch: u32, hold: 
         Means::Partition => {
             let replicas = spec["replicas"].as_u64().unwrap_or(1);
             // Whoever keeps pods back keeps them back.
-            let own = partition(&saved.map_or_else(|| spec.clone(), |saved| Borrowed::read(saved).was)).unwrap_or(0);
+            let own = partition(&own).unwrap_or(0);
             let partition = replicas.saturating_sub(u64::from(batch)).max(u64::from(own));
             json!({"updateStrategy": {"rollingUpdate": {"partition": partition}}})
         }
     };
-    let (borrowed, fields) = match saved.map(Borrowed::read) {
-        None => (Borrowed { was: pick(spec, &fields), set: fields.clone() }, fields),
+    let (borrowed, fields) = match saved.filter(|saved| saved.holds(means, spec)) {
+        // Nothing holds it, or not any more: it is stopped anew, and what an earlier gate set and nobody changed is none of its own.
+        None => (Borrowed { was: pick(&own, &fields), set: fields.clone() }, fields),
         Some(Borrowed { was, mut set }) => {
             let fields = still_ours(spec, &set, &fields).unwrap_or_else(|| json!({}));
             put(&mut set, &fields);
@@ -136,6 +138,26 @@ impl Borrowed {
         let saved: Value = serde_json::from_str(saved).unwrap_or_default();
         let fields = |name: &str| Some(saved[name].clone()).filter(Value::is_object).unwrap_or_else(|| json!({}));
         Self { was: fields("was"), set: fields("set") }
+    }
+
+    /// Whether what stops the workload is as it was set.
+    fn holds(&self, means: Means, spec: &Value) -> bool {
+        match means {
+            Means::Surge | Means::Unavailable => {
+                let set = &self.set["minReadySeconds"];
+                !set.is_null() && *set == spec["minReadySeconds"]
+            }
+            Means::Partition => partition(&self.set).unwrap_or(0) == partition(spec).unwrap_or(0),
+        }
+    }
+
+    /// The workload as it would be without the gate: fields that somebody changed meanwhile are theirs.
+    fn without(&self, spec: &Value) -> Value {
+        let mut own = spec.clone();
+        if let Some(given) = give_back(spec, &self.was, &self.set) {
+            put(&mut own, &given);
+        }
+        own
     }
 }
 
@@ -263,6 +285,21 @@ mod tests {
         assert_eq!(opened["spec"].get("minReadySeconds"), None);
         theirs["spec"]["minReadySeconds"] = json!(5);
         assert_eq!(holds_for(&theirs["spec"], Some(&saved(&closed))), None, "somebody wants it shorter");
+    }
+
+    #[test]
+    fn a_gate_that_somebody_broke_is_closed_anew_and_what_is_left_of_it_is_not_taken_for_theirs() {
+        let spec = json!({"replicas": 6, "strategy": {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}});
+        let object = json!({"metadata": {"annotations": {}}, "spec": spec});
+        let saved = |object: &Value| object["metadata"]["annotations"][names::GATE].as_str().unwrap().to_owned();
+        let mut broken = patched(object, &close(Means::Surge, &spec, None, 1, HOLD));
+        broken["spec"]["minReadySeconds"] = json!(10);
+        let again = patched(broken.clone(), &close(Means::Surge, &broken["spec"], Some(&saved(&broken)), 1, HOLD));
+        assert_eq!(holds_for(&again["spec"], Some(&saved(&again))), Some(HOLD));
+        let opened = patched(again.clone(), &open(&again["spec"], &saved(&again)));
+        let mut theirs = spec.clone();
+        theirs["minReadySeconds"] = json!(10);
+        assert_eq!(opened["spec"], theirs);
     }
 
     #[test]

@@ -15,6 +15,8 @@ const READINESS_GRACE: Duration = Duration::from_secs(5);
 const LASTING: Duration = Duration::from_secs(30);
 /// A container that ended so often comes up and goes down again by itself.
 const CRASH_LOOP: u32 = 2;
+/// A pod may be made so long before we see that its template changed: its time is in whole seconds, and our watch a moment behind.
+const SEEN_LATE: Duration = Duration::from_secs(2);
 
 /// A pod of a consumer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -197,7 +199,9 @@ pub fn judge(rollout: &Rollout, units: &[Unit], before: Before, goal: Goal, poli
     } else {
         Verdict::Rolling
     };
-    Health { desired: rollout.desired, updated: rollout.updated, ready, failing, verdict }
+    // What its controller says of the template before counts for nothing.
+    let updated = if rollout.is_observed { rollout.updated } else { 0 };
+    Health { desired: rollout.desired, updated, ready, failing, verdict }
 }
 
 /// How many new pods may be bad: so many as the policy says, or as were broken for long before.
@@ -299,8 +303,8 @@ fn ordinal(pod: &str) -> Option<u32> {
 
 /// Whether a pod was made while the release ran, and is not what the template says any more: it runs the version that failed.
 pub fn runs_failed(unit: &Unit, before: Before) -> bool {
-    let is_younger = unit.created.zip(before.moved_at).is_some_and(|(created, moved_at)| created > moved_at);
-    !unit.is_new && is_younger
+    let is_younger = |(created, moved_at)| !has_passed(created, SEEN_LATE, moved_at);
+    !unit.is_new && unit.created.zip(before.moved_at).is_some_and(is_younger)
 }
 
 fn trouble(unit: &Unit, before: Before, policy: &Policy) -> Option<String> {

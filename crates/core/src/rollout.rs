@@ -28,6 +28,8 @@ fn at_rest(why: &str) -> Rollout {
     Rollout { is_observed: true, is_complete: true, idle: Some(why.to_owned()), ..Rollout::default() }
 }
 
+/// How much of what a controller says is told: it may quote a policy's page.
+const HINDRANCE_TOLD: usize = 300;
 const KEPT_BACK: &str = "its partition keeps every pod at its old version";
 const NO_PODS: &str = "it is scaled to zero";
 const ON_DELETE: &str = "its pods are replaced only when somebody deletes them (OnDelete)";
@@ -122,8 +124,8 @@ fn argo_rollout(name: &str, generation: i64, spec: &Value, status: &Value) -> Ro
         stopped: (status["abort"] == true).then(|| {
             // Without a number, undo goes to the revision before, and a config's move made one with the code that was aborted.
             format!(
-                "it was aborted: `kubectl argo rollouts retry rollout {name}`, or `undo {name} --to-revision=N` with the stable \
-                 revision of `get rollout {name}`, comes first"
+                "it was aborted: `kubectl argo rollouts retry rollout {name}`, or `kubectl argo rollouts undo {name} --to-revision=N` \
+                 with the stable revision of `kubectl argo rollouts get rollout {name}`, comes first"
             )
         }),
         failure,
@@ -154,7 +156,7 @@ fn timed_pause(spec: &Value, status: &Value) -> Option<String> {
 /// Why no pods are made: a quota, or a policy that refuses them.
 fn hindrance(status: &Value) -> Option<String> {
     let refused = condition(status, "ReplicaFailure").filter(|found| found["status"] == "True")?;
-    refused["message"].as_str().map(str::to_owned)
+    refused["message"].as_str().map(|message| message.chars().take(HINDRANCE_TOLD).collect())
 }
 
 fn failure(reason: &str, at: &Value) -> Failure {
@@ -207,6 +209,8 @@ mod tests {
         assert!(rollout("Rollout", "web", 7, &object("Paused", false)).waits_for.unwrap().ends_with("promote web`"));
         let aborted = rollout("Rollout", "web", 7, &object("Progressing", true)).failure.unwrap();
         assert!(aborted.reason.contains("aborted"));
+        let degraded = json!({"spec": {}, "status": {"phase": "Degraded", "message": "too many errors"}});
+        assert!(rollout("Rollout", "web", 7, &degraded).failure.unwrap().reason.ends_with("degraded: too many errors"));
         assert!(!rollout("Rollout", "web", 8, &object("Healthy", false)).is_observed);
     }
 

@@ -62,6 +62,8 @@ enum Done {
     Start(ConfigId, Result<Vec<Written>, ExecuteError>),
     Release(ReleaseId, Result<ReleaseOutcome, ExecuteError>),
     Consumer(WorkloadId, Result<Option<Written>, ExecuteError>),
+    /// The people of a workload, by its uid.
+    Told(WorkloadId, String, Result<(), ExecuteError>),
     Restore(ReleaseId, Result<Vec<Written>, ExecuteError>),
     Retention(ConfigId, Result<Vec<Written>, ExecuteError>),
     Unreadable(ObjectId, Result<(), ExecuteError>),
@@ -286,8 +288,8 @@ impl Controller {
                 });
             }
             Work::Retention(id) => {
-                self.index.note_lacking_holder(id, false);
                 let Some(view) = self.index.retention(id, self.environment.clock.now()) else { return false };
+                self.index.note_lacking_holder(id, false);
                 let id = id.clone();
                 self.environment.process.spawn_into(running, async move {
                     let written = executor.retention(&id, view).await;
@@ -329,11 +331,10 @@ impl Controller {
             return false;
         }
         if !fact.can_change {
-            self.index.note_told(id, &fact);
             let (executor, id) = (Arc::clone(&self.executor), id.clone());
             self.environment.process.spawn_into(running, async move {
                 let told = executor.tell_fixed(&id, &fact, &unknown).await;
-                Done::Consumer(id, told.map(|()| None))
+                Done::Told(id, fact.owner.uid, told)
             });
             return true;
         }
@@ -412,6 +413,14 @@ impl Controller {
                     self.metrics.pinned(1);
                     self.take_in([written]);
                 }
+            }
+            Done::Told(id, uid, told) => {
+                if told.is_ok() {
+                    self.index.note_told(&id.namespace, uid);
+                }
+                let work = Work::Consumer(id);
+                self.settle_failure(&work, told);
+                self.queue.done(&work, Instant::now());
             }
             Done::Policy(id, told) => {
                 let work = Work::Policy(id);

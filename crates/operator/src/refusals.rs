@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use lockstep_core::release::{Action, ConsumerId};
+use lockstep_core::release::{Action, ConsumerId, Gate};
 use lockstep_core::storm::later;
 
 const FIRST_RETRY: Duration = Duration::from_secs(5);
@@ -26,9 +26,10 @@ pub struct Refusal {
 impl Refusal {
     /// `earlier`: what was refused to the same consumer before.
     pub fn new(write: Action, why: String, earlier: Option<&Self>, now: Timestamp) -> Self {
-        let times = earlier.filter(|earlier| earlier.is_of(&write)).map_or(0, |earlier| earlier.times);
+        let same = earlier.filter(|earlier| earlier.is_of(&write));
+        let times = same.map_or(0, |same| same.times);
         let wait = FIRST_RETRY * 2_u32.saturating_pow(times);
-        let why = earlier.map_or(why, |earlier| earlier.why.clone());
+        let why = same.map_or(why, |same| same.why.clone());
         Self { why, write, times: times.saturating_add(1), again_at: later(now, wait.min(LAST_RETRY)) }
     }
 
@@ -37,10 +38,19 @@ impl Refusal {
         self.is_of(write) && now < self.again_at
     }
 
+    /// Whether a pod of the consumer may not be deleted. The consumer itself is written.
+    pub fn is_of_pod(&self) -> bool {
+        matches!(self.write, Action::DeletePod { .. })
+    }
+
     fn is_of(&self, write: &Action) -> bool {
         match (&self.write, write) {
             // Who may not delete one pod may delete none.
             (Action::DeletePod { .. }, Action::DeletePod { .. }) => true,
+            // For how long a gate is to hold differs each time.
+            (Action::Pin { pins: one, gate: gate_one, .. }, Action::Pin { pins: other, gate: gate_other, .. }) => {
+                one == other && (*gate_one == Gate::Open) == (*gate_other == Gate::Open)
+            }
             (refused, write) => refused == write,
         }
     }
@@ -48,8 +58,6 @@ impl Refusal {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_core::release::Gate;
-
     use super::*;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;

@@ -10,6 +10,7 @@ use crate::policy::{BatchSize, JoinedFailure};
 
 /// A cluster in which pods come up at once, and crash if they run a bad version.
 #[derive(Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a wish or a fact of its own, set by a test")]
 struct Cluster {
     now: Timestamp,
     policy: Policy,
@@ -27,6 +28,7 @@ struct Cluster {
     is_overtaken: bool,
     inherited: Vec<Record>,
     taken_over: BTreeSet<ConsumerId>,
+    may_delete_pods: bool,
     refused: BTreeMap<ConsumerId, String>,
 }
 
@@ -86,6 +88,7 @@ impl Cluster {
             is_overtaken: false,
             inherited: Vec::new(),
             taken_over: BTreeSet::new(),
+            may_delete_pods: true,
             refused: BTreeMap::new(),
         }
     }
@@ -109,7 +112,7 @@ impl Cluster {
             inherited: &self.inherited,
             taken_over: &self.taken_over,
             can_judge: self.can_judge,
-            may_delete_pods: true,
+            may_delete_pods: self.may_delete_pods,
             refused: &self.refused,
         };
         step(&observed, self.now)
@@ -729,6 +732,8 @@ fn a_newcomer_that_does_not_run_takes_nobody_back_who_does() {
     assert!(reason.contains("1 of 2") && reason.contains("Deployment new: it is new, and not well"), "{reason}");
     let alone = run(vec![newcomer("new")]);
     assert_eq!(alone.phase(), Phase::Failed, "nobody else can show that it is good");
+    let reason = &alone.release.progress.reason;
+    assert!(reason.contains("It is new, so it is left to you") && !reason.contains("undo"), "{reason}");
 }
 
 #[test]
@@ -759,6 +764,12 @@ fn what_a_stateful_set_would_wait_for_for_ever_is_deleted() {
         Action::DeletePod { consumer: cluster.members[0].consumer.clone(), pod: "db-1".into(), uid: "u1".into() };
     assert_eq!(step.actions, [delete]);
     assert_eq!(step.progress.phase, Phase::RollingBack, "it is not back yet");
+    cluster.may_delete_pods = false;
+    assert_eq!(cluster.observe().actions, []);
+    cluster.wait(301);
+    let Progress { phase, reason, .. } = cluster.observe().progress;
+    assert_eq!(phase, Phase::Failed);
+    assert!(reason.contains("`kubectl delete pod db-1`"), "{reason}");
 }
 
 #[test]
@@ -830,7 +841,7 @@ fn a_pod_that_nobody_replaces_is_named_when_it_is_left_with_what_failed() {
 
 #[test]
 fn who_is_recreated_is_judged_like_everybody() {
-    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD), deployment("api", 0, OLD)]);
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
     for _ in 0..2 {
         cluster.turn();
     }
@@ -840,8 +851,32 @@ fn who_is_recreated_is_judged_like_everybody() {
     cluster.members.insert(0, gone);
     let mut bad = cluster.clone().with_bad("app-2");
     bad.roll();
-    assert_eq!(bad.run(), Phase::RolledBack);
+    assert_eq!((bad.run(), bad.pins("web").as_str()), (Phase::RolledBack, OLD));
     assert_eq!(cluster.run(), Phase::Succeeded);
+}
+
+#[test]
+fn a_pod_that_comes_in_the_bake_and_never_gets_ready_is_named() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    for _ in 0..2 {
+        cluster.turn();
+    }
+    assert_eq!(cluster.phase(), Phase::Baking);
+    for _ in 0..100 {
+        // Somebody scaled it.
+        let added = Unit { is_ready: false, was_ready: false, ..unit("web-9", false, cluster.now) };
+        let is_scaled = cluster.phase() == Phase::Baking;
+        cluster.members[0].units.extend(is_scaled.then_some(added));
+        cluster.members[0].rollout.desired = if is_scaled { 4 } else { 3 };
+        cluster.turn();
+        if cluster.phase().has_ended() {
+            break;
+        }
+        cluster.wait(5);
+    }
+    let reason = &cluster.release.progress.reason;
+    assert_eq!(cluster.phase(), Phase::RolledBack, "{reason}");
+    assert!(reason.contains("Deployment web: pod web-9 did not become ready"), "{reason}");
 }
 
 fn rollout(member: Member) -> Member {
@@ -910,6 +945,19 @@ fn code_that_a_person_stopped_is_not_started_again_with_the_old_config_either() 
     cluster.policy.joining.on_failure = JoinedFailure::RollBackConfig;
     assert_eq!(cluster.run(), Phase::Failed);
     assert_eq!(cluster.pins("web"), NEW);
+}
+
+#[test]
+fn whoever_takes_again_what_was_taken_back_does_not_open_the_release_again() {
+    let mut cluster = aborted_code();
+    cluster.members[1].template = "new code".into();
+    assert_eq!(cluster.run(), Phase::Failed);
+    cluster.release.wishes.abort = true;
+    assert_eq!((cluster.run(), cluster.pins("api").as_str()), (Phase::Failed, OLD));
+    cluster.members[1].pins = NEW.parse().unwrap();
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Failed, "that was a person's wish");
+    assert!(cluster.release.progress.watched_until.is_some(), "the Rollout is awaited all the same");
 }
 
 #[test]

@@ -152,7 +152,8 @@ impl Executor {
         if let Some(amended) = view.amended.take() {
             return Ok(ReleaseOutcome { written: self.start(*amended).await?, ..ReleaseOutcome::default() });
         }
-        let refused = view.refused.iter().map(|(consumer, refusal)| (consumer.clone(), refusal.why.clone())).collect();
+        let unwritten = view.refused.iter().filter(|(_, refusal)| !refusal.is_of_pod());
+        let refused = unwritten.map(|(consumer, refusal)| (consumer.clone(), refusal.why.clone())).collect();
         let observed = Observed {
             release: &view.fact.core,
             policy: &view.policy,
@@ -248,11 +249,9 @@ impl Executor {
         let id = WorkloadId { namespace: view.id.namespace.clone(), workload: key.clone() };
         let besides = match (gate, &fact.gate.saved) {
             (Gate::FirstBatch { size, hold }, saved) => {
-                // A note of which no field is left is not of a gate that holds: what the fields are now is what they were.
-                let saved = saved.as_ref().filter(|_| !fact.gate.is_forced());
                 // What the fields are must be read first: the index does not keep them.
                 let spec = self.spec(&id).await?;
-                consumer.kind().gate().map(|means| gate::close(means, &spec, saved.map(String::as_str), size, hold))
+                consumer.kind().gate().map(|means| gate::close(means, &spec, saved.as_deref(), size, hold))
             }
             (Gate::Open, Some(saved)) => Some(gate::open(&self.spec(&id).await?, saved)),
             (Gate::Open, None) => None,

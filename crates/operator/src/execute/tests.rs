@@ -297,7 +297,7 @@ async fn a_job_whose_version_nobody_knows_is_told_what_helps() {
     assert_eq!((&event["regarding"]["kind"], &event["reason"]), (&json!("Job"), &json!("UnknownVersion")));
     let note = event["note"].as_str().unwrap();
     assert!(note.contains("app-0123456789, which is no version of configmap/app here"), "{note}");
-    assert!(note.contains("Delete it, and start it again"), "{note}");
+    assert!(note.contains("remove the annotation lockstep.dev/pins from its template, and create it again"), "{note}");
     assert!(tell(&known).await.is_none(), "our watch was behind");
 }
 

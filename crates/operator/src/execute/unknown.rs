@@ -99,7 +99,7 @@ impl Executor {
         let (kind, told) = (&self.kinds[id.workload.kind].resource.kind, told.join(", and to "));
         let pins = names::PINS;
         let note = format!(
-            "its template is pinned to {told}: its pods do not start, or run something else, and the template of a {kind} cannot be changed. Delete it, and start it again without the annotation {pins} in its template"
+            "its template is pinned to {told}, so its pods do not start, or run something else. The template of a {kind} cannot be changed: delete it, remove the annotation {pins} from its template, and create it again"
         );
         self.warn_of(id, fact, note).await;
         Ok(())

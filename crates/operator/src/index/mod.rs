@@ -418,9 +418,9 @@ impl Index {
     }
 
     /// Its people hear once that it has to be made anew.
-    pub fn note_told(&mut self, id: &WorkloadId, fact: &WorkloadFact) {
-        if let Some(namespace) = self.namespaces.get_mut(&id.namespace) {
-            namespace.told.insert(fact.owner.uid.clone());
+    pub fn note_told(&mut self, namespace: &str, uid: String) {
+        if let Some(namespace) = self.namespaces.get_mut(namespace) {
+            namespace.told.insert(uid);
         }
     }
 
@@ -429,7 +429,7 @@ impl Index {
         self.namespaces.get(&id.namespace).is_some_and(|namespace| namespace.has_orphaned_gate(fact))
     }
 
-    /// Whether a version of it has an owner less than it should: it would go with the next of them. So it is until somebody begins to
+    /// Whether a version of it lacks one of its owners: it would go with the last of the others. So it is until somebody begins to
     /// write its owners.
     pub fn lacks_holder(&self, id: &ConfigId) -> bool {
         self.namespaces.get(&id.namespace).is_some_and(|namespace| namespace.unheld.contains(&id.config))
@@ -732,7 +732,9 @@ impl Namespace {
             let source =
                 || Some(ConfigRef::new(config.kind, object.as_str())).filter(|it| self.sources.contains_key(it));
             let pin = || UnknownPin { consumer: key.clone(), object: object.clone(), is_of: is_of().or_else(source) };
-            (!self.is_known(config, object)).then(pin)
+            // What never got a name is there all the same, for whoever joined it.
+            let is_draft = self.drafts.contains_key(&(config.kind, object.clone()));
+            (!self.is_known(config, object) && !is_draft).then(pin)
         })
     }
 

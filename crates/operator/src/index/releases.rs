@@ -530,7 +530,10 @@ impl Namespace {
             fact.core.progress.phase == Phase::Rejected && versions.any(|step| rejected.contains(&step.to))
         };
         let old = ended.into_iter().skip(policy.history.max(1));
-        let is_needed = |fact: &ReleaseFact| needed.contains(fact.core.name.as_str()) || is_remembered(fact);
+        let awaits_a_person = |fact: &ReleaseFact| fact.core.progress.phase == Phase::Failed && fact.is_watched();
+        let is_needed = |fact: &ReleaseFact| {
+            needed.contains(fact.core.name.as_str()) || is_remembered(fact) || awaits_a_person(fact)
+        };
         old.filter(|fact| !is_needed(fact) && !says_why(fact)).cloned().collect()
     }
 
@@ -662,8 +665,8 @@ impl Namespace {
 
     /// Whether neither of two releases is under way, and only one may be. A person may have one opened again that had failed.
     fn would_collide(&self, one: &str, other: &str) -> bool {
-        let may_begin =
-            |fact: &&ReleaseFact| !fact.is_under_way() && (!fact.has_ended() || fact.core.is_to_be_taken_back());
+        let may_be_opened = |fact: &ReleaseFact| fact.core.progress.phase == Phase::Failed && fact.is_watched();
+        let may_begin = |fact: &&ReleaseFact| !fact.is_under_way() && (!fact.has_ended() || may_be_opened(fact));
         let waiting = |name: &str| self.releases.get(name).filter(may_begin);
         waiting(one).zip(waiting(other)).is_some_and(|(one, other)| self.meets(one, &configs_of(other)))
     }
@@ -878,7 +881,8 @@ impl Namespace {
     }
 
     pub(super) fn is_stranded(&self, config: &ConfigRef) -> Stranded {
-        let failed = self.held(config).and_then(|held| self.releases.get(&held.release));
+        let find = |name: &str| self.releases.get(name).or_else(|| self.lost.get(name));
+        let failed = self.held(config).and_then(|held| find(&held.release));
         if failed.is_some_and(|failed| !failed.has_ended()) {
             return Stranded::NotYetKnown;
         }

@@ -137,7 +137,7 @@ async fn a_config_does_not_revive_code_that_was_aborted_before_it() {
         expect_colors(&stage, &["blue", "blue", "blue"], "Degraded").await?;
 
         change_to(&stage, "green").await?;
-        expect_release(&stage, "1", "Pending", "`undo web --to-revision=N`").await?;
+        expect_release(&stage, "1", "Pending", "`kubectl argo rollouts undo web --to-revision=N`").await?;
         holds("nobody runs the new code", Duration::from_secs(5), async || old_code(&stage).await).await?;
         stage.kubectl(&["argo", "rollouts", "undo", "web"]).await?;
         expect_colors(&stage, &["blue", "blue", "green"], "Paused").await?;

@@ -132,14 +132,21 @@ async fn a_config_that_is_small_as_a_file_and_huge_in_memory_ends_nobody() {
         let before = restarts().await?;
         let bomb = format!("[{}{{}}]", r#"{"":0},"#.repeat(120_000));
         let editor = Editor::of(&stage).await?;
-        for (name, key) in [("one", "a.json"), ("two", "b.json"), ("three", "c.yaml")] {
-            let labels = json!({"lockstep.dev/versioned": "true"});
-            let metadata = json!({"name": name, "labels": labels});
-            let object = |text: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {key: text}});
-            editor.create(&object("{}")).await?;
-            stage.released(&format!("configmap/{name}"), "1.0.0").await?;
-            stage.kubectl_with_input(&["replace", "-f", "-"], &object(&bomb).to_string()).await?;
+        let object = |(name, key): (&str, &str), text: &str| {
+            let metadata = json!({"name": name, "labels": {"lockstep.dev/versioned": "true"}});
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {key: text}})
+        };
+        let bombs = [("one", "a.json"), ("two", "b.json"), ("three", "c.yaml")];
+        for bomb in bombs {
+            editor.create(&object(bomb, "{}")).await?;
+            stage.released(&format!("configmap/{}", bomb.0), "1.0.0").await?;
         }
+        // All at once: one alone might fit.
+        let changed = bombs.map(|at| object(at, &bomb).to_string());
+        futures::future::try_join_all(
+            changed.iter().map(|object| stage.kubectl_with_input(&["replace", "-f", "-"], object)),
+        )
+        .await?;
         stage.apply(&config("green", "healthy")).await?;
         ended(&stage, FIRST, "Succeeded").await?;
         for name in ["one", "two", "three"] {

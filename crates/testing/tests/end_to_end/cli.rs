@@ -12,6 +12,8 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
+use super::releases::until_promoted;
+
 pub(crate) struct Answer {
     code: i32,
     stdout: String,
@@ -152,6 +154,9 @@ async fn what_cannot_come_is_never_waited_for_and_never_a_success() {
         stage.kubectl(&["annotate", "configmap", "web-env", "lockstep.dev/policy=nothing"]).await?;
         stage.apply(&web_env("green", "healthy")).await?;
         lockstep(&stage, &["watch", "web-env"], "").await?.expect(3, &["there is no ReleasePolicy nothing"])?;
+        // Nothing else stands in the way of what comes now, and it would take long.
+        stage.set_policy("default", &until_promoted()).await?;
+        stage.kubectl(&["annotate", "configmap", "web-env", "lockstep.dev/policy-"]).await?;
         let pink = web_env("pink", "healthy");
         let waits =
             lockstep(&stage, &["release", "-f", "-", "--wait", "--force-conflicts", "--timeout", "300s"], &pink);
@@ -166,7 +171,7 @@ async fn what_cannot_come_is_never_waited_for_and_never_a_success() {
             Ok(())
         };
         let (waited, ()) = futures::try_join!(waits, opts_out)?;
-        waited.expect(3, &["rejected"])
+        waited.expect(3, &["rejected", "does not opt in any more"])
     })
     .await;
 }

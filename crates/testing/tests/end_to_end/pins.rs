@@ -331,9 +331,30 @@ spec:
     .await;
 }
 
+#[tokio::test]
+async fn as_many_versions_are_kept_as_wanted_besides_the_one_in_use() {
+    scenario("retained", |stage| async move {
+        for (color, version) in [("blue", "1.0.0"), ("green", "r2"), ("red", "r3"), ("pink", "r4")] {
+            release_keeping(&stage, 1, color, version).await?;
+        }
+        left(&stage, &["r3", "r4"]).await?;
+        holds("what is kept", Duration::from_secs(10), async || {
+            let versions = stage.versions("configmap/web-env").await?;
+            ensure!(versions.len() == 2, "{versions:?}");
+            Ok(())
+        })
+        .await
+    })
+    .await;
+}
+
 /// Changes the config of `web`, of which nothing is kept that nobody runs.
 async fn release_unkept(stage: &Scenario, color: &str, version: &str) -> Result<()> {
-    let data = format!("  annotations: {{lockstep.dev/retain: \"0\"}}\ndata: {{COLOR: {color}}}");
+    release_keeping(stage, 0, color, version).await
+}
+
+async fn release_keeping(stage: &Scenario, count: u32, color: &str, version: &str) -> Result<()> {
+    let data = format!("  annotations: {{lockstep.dev/retain: \"{count}\"}}\ndata: {{COLOR: {color}}}");
     stage.apply(&versioned("web-env", &data)).await?;
     stage.released("configmap/web-env", version).await
 }

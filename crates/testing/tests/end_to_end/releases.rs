@@ -441,6 +441,8 @@ async fn what_was_broken_before_is_not_the_releases_fault() {
         expect(&stage, "app=web", &["blue"]).await?;
         // Broken is what has lasted.
         tokio::time::sleep(Duration::from_secs(35)).await;
+        // So long that its new pod restarts meanwhile.
+        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(45), ..impatient() }).await?;
         stage.apply(&config("green", "healthy").replace("OTHER: healthy", "OTHER: crash")).await?;
         ended(&stage, FIRST, "Succeeded").await?;
         let (_, reason) = standing(&stage, FIRST).await?;

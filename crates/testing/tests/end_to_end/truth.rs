@@ -95,7 +95,8 @@ async fn a_service_that_was_broken_can_be_repaired() {
 #[tokio::test]
 async fn who_is_recreated_in_the_middle_is_judged_like_everybody() {
     scenario("recreated", |stage| async move {
-        set_up(&stage, &(deployment("web", 1, "") + &deployment("api", 1, ""))).await?;
+        let stays_well = "env: [{name: BEHAVIOR, value: healthy}]\n";
+        set_up(&stage, &(deployment("web", 1, "") + &deployment("api", 1, stays_well))).await?;
         stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(20), ..impatient() }).await?;
         stage.apply(&config("red", "crash-after 12s")).await?;
         appears(&stage, FIRST).await?;
@@ -285,6 +286,31 @@ async fn another_strategy_in_the_middle_of_a_canary_ends_it_in_an_orderly_way() 
         let spec = &stage.read("deployment/web").await?["spec"];
         ensure!(spec["minReadySeconds"].is_null() && spec["strategy"]["type"] == "Recreate", "{spec}");
         Ok(())
+    })
+    .await;
+}
+
+/// Nobody replaces its pods any more but a person: what they run is what they ran.
+#[tokio::test]
+async fn a_stateful_set_that_turns_to_pods_by_hand_in_its_canary_ends_it_in_an_orderly_way() {
+    scenario("by-hand-midway", |stage| async move {
+        let canary = Some(Canary { size: IntOrString::Int(1) });
+        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(20), canary, ..impatient() }).await?;
+        set_up(&stage, &stateful_set(&deployment("db", 3, ""))).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        appears(&stage, FIRST).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        let by_hand = r#"{"spec": {"updateStrategy": {"type": "OnDelete", "rollingUpdate": null}}}"#;
+        steer(&stage, "statefulset/db", by_hand).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        expect_condition(&stage, FIRST, "Judged", "False").await?;
+        let found = stage.read("statefulset/db").await?;
+        let (annotations, strategy) = (&found["metadata"]["annotations"], &found["spec"]["updateStrategy"]);
+        ensure!(
+            annotations["lockstep.dev/gate"].is_null() && strategy["type"] == "OnDelete",
+            "{annotations} {strategy}"
+        );
+        expect(&stage, "app=db", &["blue", "blue", "green"]).await
     })
     .await;
 }

@@ -353,9 +353,13 @@ async fn a_version_that_is_gone_is_not_handed_out_when_its_config_comes_back_wit
         delete_all_of_it(&stage).await?;
         stage.apply(&deployment("web", 1, "")).await?;
         let pins = stage.pins("deployment/web").await?;
-        ensure!(pins == format!("configmap/app={}", version_of("blue").0), "the table speaks of it, still: {pins:?}");
+        // The table speaks of it until it is seen that all of it is gone: a slow garbage collector leaves time for that.
+        let is_handed_out = pins == format!("configmap/app={}", version_of("blue").0);
+        ensure!(is_handed_out || pins.is_empty(), "{pins:?}");
         stage.apply(&plain("green")).await?;
-        told(&stage, "UnknownVersion", "configmap/app is not versioned here: it is not pinned any more").await?;
+        if is_handed_out {
+            told(&stage, "UnknownVersion", "configmap/app is not versioned here: it is not pinned any more").await?;
+        }
         expect(&stage, "app=web", &["green"]).await?;
         stage.apply(&deployment("api", 1, "")).await?;
         let pins = stage.pins("deployment/api").await?;
@@ -453,7 +457,7 @@ async fn a_job_with_a_version_that_nobody_knows_is_told_once_what_helps() {
         eventually("an Event about the Job", SHORT, async || {
             let note = told().await?.pop().and_then(|event| event.note).context("there is none")?;
             ensure!(note.contains("app-0123456789, which is no version of configmap/app here"), "{note}");
-            ensure!(note.contains("Delete it, and start it again"), "{note}");
+            ensure!(note.contains("from its template, and create it again"), "{note}");
             Ok(())
         })
         .await?;

@@ -13,10 +13,14 @@ impl Machine<'_> {
         let Failure { reason, consumer, has_joined } = failure;
         let policy = self.observed.policy;
         if self.release().takes_back() {
-            let told = consumer.as_ref().and_then(|consumer| self.member(consumer)?.rollout.stopped.as_deref());
-            let told =
-                told.unwrap_or("it has the old version again and is not well with it: mend it, or change the config");
-            return self.enter(Phase::Failed, format!("{reason}; {told}"));
+            let is_unwritten = consumer.as_ref().is_some_and(|consumer| self.observed.refused.contains_key(consumer));
+            let stopped = consumer.as_ref().and_then(|consumer| self.member(consumer)?.rollout.stopped.as_deref());
+            let told = match stopped {
+                Some(stopped) => format!("; {stopped}"),
+                None if is_unwritten => String::new(),
+                None => "; it has the old version again and is not well with it: mend it, or change the config".into(),
+            };
+            return self.enter(Phase::Failed, format!("{reason}{told}"));
         }
         let is_theirs = has_joined && policy.joining.on_failure == JoinedFailure::Hold;
         if let Some(consumer) = consumer.filter(|_| is_theirs) {
@@ -25,17 +29,18 @@ impl Machine<'_> {
             let undo = consumer.kind().undo_command(&typed, name);
             let history = consumer.kind().history_command(&typed, name);
             let is_new = |record: &Record| record.consumer == consumer && record.is_newcomer;
-            let is_stopped = self.member(&consumer).is_some_and(|member| member.rollout.stopped.is_some());
+            let stopped = self.member(&consumer).and_then(|member| member.rollout.stopped.as_deref());
             let reason = if self.progress.consumers.iter().any(is_new) {
                 format!(
                     "{reason}. It is new, so it is left to you: mend it, or `lockstep abort {config}` puts the old config back"
                 )
+            } else if let Some(stopped) = stopped {
+                // It would start again with the old config, if that were put back.
+                format!("{reason}. It changed its code, too, so it is left to you: {stopped}")
             } else {
-                // What was aborted would start again with the old config.
-                let alone = format!("; `lockstep abort {config}` puts back the config alone");
-                let alone = if is_stopped { String::new() } else { alone };
                 format!(
-                    "{reason}. It changed its code, too, so it is left to you: `{undo}` goes back one step, `{history}` shows them{alone}"
+                    "{reason}. It changed its code, too, so it is left to you: `{undo}` goes back one step, `{history}` shows them; \
+                     `lockstep abort {config}` puts back the config alone"
                 )
             };
             self.give_up(reason, Phase::Failed);
@@ -99,7 +104,7 @@ impl Machine<'_> {
             .progress
             .consumers
             .iter()
-            .filter(move |record| is_wanted && record.state != State::Restoring && self.still_has_it(record));
+            .filter(move |record| is_wanted && !is_settled(record) && self.still_has_it(record));
         left.filter_map(|record| Some(self.member(&record.consumer)?.rollout.stopped.is_some()))
     }
 
@@ -146,17 +151,19 @@ impl Machine<'_> {
                 let config = record.configs.first().map(ToString::to_string).unwrap_or_default();
                 let more =
                     if theirs.len() > 1 { format!(", and so do {} more", theirs.len() - 1) } else { String::new() };
-                let stopped = self.member(consumer).and_then(|member| member.rollout.stopped.as_ref());
-                let is_awaited = stopped.is_some() && end == Phase::Aborted;
+                let stopped_of =
+                    |record: &Record| self.member(&record.consumer).and_then(|member| member.rollout.stopped.as_ref());
+                let stopped = stopped_of(record);
+                let is_awaited = end == Phase::Aborted && theirs.iter().any(|record| stopped_of(record).is_some());
                 let told = match stopped {
                     Some(stopped) => format!("its code was new, too, and {stopped}"),
                     None => {
-                        format!("because it changed its code, too: `lockstep abort {config}` puts back its config")
+                        format!("it changed its code, too. `lockstep abort {config}` puts back its config")
                     }
                 };
                 self.enter(
                     Phase::Failed,
-                    format!("{reason}. The others are back. {consumer} still has it{more}, {told}"),
+                    format!("{reason}. The others are back. {consumer} still has it{more}: {told}"),
                 );
                 if is_awaited {
                     self.progress.watched_until = Some(after(self.now, LEFT_TO_A_PERSON));
@@ -266,4 +273,9 @@ impl Machine<'_> {
             record.state = if is_back { State::Restored } else { State::Restoring };
         }
     }
+}
+
+/// Whether nothing more is written to it.
+fn is_settled(record: &Record) -> bool {
+    matches!(record.state, State::Restoring | State::Restored | State::Gone)
 }

@@ -25,9 +25,9 @@ impl Machine<'_> {
             self.progress.reason = self.watched(until);
             return;
         }
-        if self.is_unsettled && !self.has_waited_for_room(until) {
+        if self.unsettled.is_some() && !self.has_waited_for_room(until) {
             self.wake_at(after(self.now, RECHECK));
-            "not all pods are ready any more: waits for them, or for the verdict".clone_into(&mut self.progress.reason);
+            "not all pods are ready: waits for them, or for the verdict".clone_into(&mut self.progress.reason);
             return;
         }
         if self.is_first_batch() {

@@ -247,7 +247,7 @@ impl Machine<'_> {
             }
             // What was ready and is lost is the bake's to judge.
             Verdict::Rolling if self.progress.phase == Phase::Baking && record.state == State::Ready => {
-                self.is_unsettled = true;
+                self.unsettled.get_or_insert_with(|| record.consumer.clone());
                 return None;
             }
             Verdict::Rolling if record.state == State::StillBroken => return None,
@@ -308,9 +308,9 @@ impl Machine<'_> {
         let policy = self.observed.policy;
         let since = self.progress.phase_since.filter(|_| self.progress.phase == Phase::Baking);
         let is_overdue = since.is_some_and(|since| self.now >= after(since, policy.bake + policy.progress_deadline));
-        if self.is_unsettled && is_overdue && !self.only_lacks_room() {
-            let reason = "not all pods that were ready became ready again".to_owned();
-            return Some(Failure { reason, consumer: None, has_joined: false });
+        let unsettled = self.unsettled.as_ref().filter(|_| is_overdue && !self.only_lacks_room());
+        if let Some(record) = unsettled.and_then(|consumer| self.record(consumer)) {
+            return Some(Failure::of(record, &self.what_is_not_ready(record)));
         }
         let blamed = self.progress.consumers.iter().filter(|record| !self.is_spared(record));
         blamed.into_iter().find_map(|record| {
@@ -319,6 +319,18 @@ impl Machine<'_> {
             let why = health::relapse(units, record.before, ready_at, policy, self.now)?;
             Some(Failure::of(record, &why))
         })
+    }
+
+    fn what_is_not_ready(&self, record: &Record) -> String {
+        let mut units = self.member(&record.consumer).into_iter().flat_map(|member| &member.units);
+        match units.find(|unit| unit.is_new && !unit.is_ready && unit.homeless.is_none()) {
+            Some(unit) => {
+                format!("pod {} did not become ready in the bake, nor for a progress deadline after it", unit.name)
+            }
+            None => {
+                format!("only {} of {} new pods are ready after the bake", record.health.ready, record.health.desired)
+            }
+        }
     }
 
     /// Whether all that is not ready has no place to run.

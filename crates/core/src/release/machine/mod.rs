@@ -33,7 +33,7 @@ pub fn step(observed: &Observed<'_>, now: Timestamp) -> Step {
         progress: observed.release.progress.clone(),
         actions: Vec::new(),
         wake: None,
-        is_unsettled: false,
+        unsettled: None,
         awaited: None,
         has_veterans: false,
     };
@@ -58,8 +58,8 @@ struct Machine<'a> {
     progress: Progress,
     actions: Vec<Action>,
     wake: Option<Timestamp>,
-    /// Whether a consumer that was ready is not so at the moment.
-    is_unsettled: bool,
+    /// A consumer that was ready, and is not so at the moment.
+    unsettled: Option<ConsumerId>,
     /// What a consumer waits for, in a sentence.
     awaited: Option<String>,
     /// Whether somebody ran another version before: only they can show whether the change is good.
@@ -261,6 +261,10 @@ impl<'a> Machine<'a> {
                 record.pins_before.put(&step.config, Some(&Pin::Version(step.from.clone())));
             }
         }
+    }
+
+    fn record(&self, consumer: &ConsumerId) -> Option<&Record> {
+        self.progress.consumers.iter().find(|record| record.consumer == *consumer)
     }
 
     fn member(&self, consumer: &ConsumerId) -> Option<&'a Member> {
