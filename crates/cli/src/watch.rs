@@ -98,11 +98,13 @@ async fn all(cluster: &Cluster) -> Result<Vec<Wanted>> {
         }
     }
     // What failed between the two looks is in neither: its release is younger than the first, and its config rests in the second.
-    let just_failed = just_failed(&objects, &cluster.releases(false).await?, Timestamp::now());
+    let mut asked_for = just_failed(&objects, &cluster.releases(false).await?, Timestamp::now());
+    // What failed since the second is a change of a moment ago, too.
+    asked_for.extend(unseen(&objects, &sources, &releases));
     let mut configs = open(&releases);
-    configs.extend(changed(&objects, &sources, &releases));
-    configs.extend(just_failed.iter().cloned());
-    Ok(distinct(moving(cluster, configs, just_failed).await?))
+    configs.extend(asked_for.iter().cloned());
+    configs.extend(chosen_by_somebody(&objects, &sources, &releases));
+    Ok(distinct(moving(cluster, configs, asked_for).await?))
 }
 
 /// The configs whose change failed, or was refused, while somebody typed: that is what they want to hear of.
@@ -122,7 +124,7 @@ fn just_failed(objects: &[VersionedConfig], releases: &[Release], now: Timestamp
 }
 
 /// Which resource version each config of a kind has. Who may not list them does without.
-async fn resource_versions(cluster: &Cluster, kind: ConfigKind) -> Result<BTreeMap<ConfigRef, String>> {
+async fn resource_versions(cluster: &Cluster, kind: ConfigKind) -> Result<Sources> {
     let params = ListParams::default();
     let listed: kube::Result<Vec<ObjectMeta>> = match kind {
         ConfigKind::ConfigMap => cluster.api::<ConfigMap>().list_metadata(&params).await.map(metadata),
@@ -143,19 +145,37 @@ where
     list.items.into_iter().map(|object| object.metadata).collect()
 }
 
-/// The configs that may be about to move: no release moves them yet, but their source is not as it was when it was last compared, or a
-/// person chose what they run.
-fn changed(objects: &[VersionedConfig], sources: &BTreeMap<ConfigRef, String>, releases: &[Release]) -> Vec<ConfigRef> {
-    let is_changed = |object: &&VersionedConfig| {
-        let observed = object.status.as_ref().and_then(|status| status.observed_resource_version.as_ref());
-        let source = sources.get(&ConfigRef::from(&object.spec.source));
-        source.is_some() && (source != observed || object.spec.current.is_some())
+/// Which resource version each config has.
+type Sources = BTreeMap<ConfigRef, String>;
+
+/// The configs whose source is not as it was when the operator last compared it, and that no release moves yet.
+fn unseen(objects: &[VersionedConfig], sources: &Sources, releases: &[Release]) -> Vec<ConfigRef> {
+    let is_unseen = |object: &VersionedConfig, source: &String| {
+        object.status.as_ref().and_then(|status| status.observed_resource_version.as_ref()) != Some(source)
     };
-    let moves = |config: &ConfigRef, object: &VersionedConfig| {
-        under_way(config, object.metadata.namespace.as_deref().unwrap_or_default(), releases).is_some()
-    };
-    let found = objects.iter().filter(is_changed).map(|object| (ConfigRef::from(&object.spec.source), object));
-    found.filter(|(config, object)| !moves(config, object)).map(|(config, _)| config).collect()
+    resting_sources(objects, sources, releases, is_unseen)
+}
+
+/// The configs that may be about to move because a person chose what they run.
+fn chosen_by_somebody(objects: &[VersionedConfig], sources: &Sources, releases: &[Release]) -> Vec<ConfigRef> {
+    resting_sources(objects, sources, releases, |object, _| object.spec.current.is_some())
+}
+
+/// Of the configs that are there and that no release moves, those that are meant.
+fn resting_sources(
+    objects: &[VersionedConfig],
+    sources: &Sources,
+    releases: &[Release],
+    is_meant: impl Fn(&VersionedConfig, &String) -> bool,
+) -> Vec<ConfigRef> {
+    let found = objects.iter().filter_map(|object| {
+        let config = ConfigRef::from(&object.spec.source);
+        let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+        let rests = under_way(&config, namespace, releases).is_none();
+        let source = sources.get(&config)?;
+        (rests && is_meant(object, source)).then_some(config)
+    });
+    found.collect()
 }
 
 /// Configs that were changed together may be moved by one release.
@@ -439,12 +459,10 @@ mod tests {
         ];
         let names = ["same", "app", "new", "chosen", "not-ours"];
         let sources = names.map(|name| (ConfigRef::new(ConfigKind::ConfigMap, name), "7".to_owned())).into();
-        let found = |releases: &[Release]| {
-            let found = changed(&objects, &sources, releases);
-            found.iter().map(|config| config.name.clone()).collect::<Vec<_>>()
-        };
-        assert_eq!(found(&[]), ["app", "new", "chosen"]);
-        assert_eq!(found(&[baking()]), ["new", "chosen"], "a release moves it already");
+        let names = |found: Vec<ConfigRef>| found.into_iter().map(|config| config.name).collect::<Vec<_>>();
+        assert_eq!(names(unseen(&objects, &sources, &[])), ["app", "new"]);
+        assert_eq!(names(unseen(&objects, &sources, &[baking()])), ["new"], "a release moves it already");
+        assert_eq!(names(chosen_by_somebody(&objects, &sources, &[])), ["chosen"]);
     }
 
     #[test]
