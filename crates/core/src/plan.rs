@@ -228,6 +228,7 @@ fn refuse(observed: &Observed, refusal: Refusal, actions: &mut Vec<Action>) {
     let released = observed.managed.as_ref().and_then(|managed| managed.released.as_ref());
     if let Some(current) = released.or(observed.entry.current.as_ref()) {
         publish(observed, current, None, actions);
+        take_back(observed, current, actions);
     }
     actions.push(Action::Refuse(refusal));
 }
@@ -366,11 +367,19 @@ fn plan_change(
     let is_stranded = observed.stranded == Stranded::Somebody
         && observed.moving_to.is_none()
         && managed.held.as_ref().is_some_and(is_left);
-    // What was offered a moment ago, the config says in a moment.
-    let is_left_behind = observed.left_behind.is_some() && target == released && !observed.next_is_fresh;
-    let has_followers = source.is_some() && (is_stranded || is_left_behind);
+    let has_followers = source.is_some() && is_stranded;
     if may_move && (has_followers || observed.moving_to.as_deref().unwrap_or(released) != target) {
         actions.push(Action::Release { to: target });
+    } else if !may_move || target == released {
+        take_back(observed, released, actions);
+    }
+}
+
+/// Whoever has what was on its way goes back to what is current, where the config goes nowhere else: it says so itself, or what it says failed
+/// or is refused. What was offered a moment ago, the config says in a moment.
+fn take_back(observed: &Observed, released: &str, actions: &mut Vec<Action>) {
+    if observed.left_behind.is_some() && observed.source.is_some() && !observed.next_is_fresh {
+        actions.push(Action::Release { to: released.to_owned() });
     }
 }
 
@@ -608,6 +617,21 @@ mod tests {
         (observed.moving_to, observed.left_behind) = (Some(object('a')), None);
         let entry = Entry { moving: None, ..observed.entry.clone() };
         assert_eq!(plan(&observed), [Action::Publish(entry)], "a release knows that by now");
+    }
+
+    #[test]
+    fn whoever_has_what_was_on_its_way_is_taken_back_also_while_what_the_config_says_is_held_or_refused() {
+        let mut observed = adopted('a');
+        observed.source = Some(source('c'));
+        observed.versions.extend([version('b'), version('c')]);
+        hold(&mut observed, &object('c'));
+        (observed.entry.moving, observed.left_behind) = (Some(object('b')), Some(object('b')));
+        assert_eq!(plan(&observed), [release('a')], "what failed is not tried again: all run what is current");
+        observed.next_is_fresh = true;
+        assert_eq!(plan(&observed), [], "the change may be on its way");
+        observed.next_is_fresh = false;
+        observed.source.as_mut().unwrap().obstacle = Some("no".into());
+        assert_eq!(plan(&observed), [release('a'), Action::Refuse(Refusal::Obstacle("no".into()))]);
     }
 
     #[test]

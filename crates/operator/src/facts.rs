@@ -161,7 +161,7 @@ impl VersionFact {
 
 /// Something that has a pod template.
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, each with its own name")]
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct WorkloadFact {
     pub resource_version: ResourceVersion,
     pub owner: OwnerReference,
@@ -192,6 +192,7 @@ pub struct WorkloadFact {
     /// The keys that its pods cannot start without.
     pub mounted: BTreeMap<ConfigRef, BTreeSet<String>>,
     pub generation: i64,
+    /// How far it is. What another object makes has that of its maker, and none of its own; but for a Job, whose template nobody can mend.
     pub rollout: Rollout,
     pub gate: GateFact,
     pub stands_in_for: Option<StandIn>,
@@ -247,6 +248,7 @@ impl WorkloadFact {
         // A ReplicaSet of a Deployment that is gone for a moment, and takes it in again.
         let is_orphan = label(&object.metadata, "pod-template-hash").is_some() && kind.resource.kind == "ReplicaSet";
         let is_consumer = kind.part != Part::Record && !(can_be_made && (is_made || is_orphan));
+        let has_progress = is_consumer || kind.part == Part::Fixed;
         Some(Self {
             resource_version: resource_version(&object.metadata),
             owner: owner_reference(kind, &object.metadata),
@@ -265,11 +267,19 @@ impl WorkloadFact {
             created: object.metadata.creation_timestamp.as_ref().map(|at| at.0),
             used: if is_consumer { used_keys(&template["spec"]) } else { BTreeMap::new() },
             mounted: if is_consumer { mounted_keys(&template["spec"]) } else { BTreeMap::new() },
-            generation: object.metadata.generation.unwrap_or(0),
-            rollout: progress(kind, object),
+            generation: if has_progress { object.metadata.generation.unwrap_or(0) } else { 0 },
+            rollout: if has_progress { progress(kind, object) } else { Rollout::default() },
             gate: GateFact::read(kind, object),
             stands_in_for: None,
         })
+    }
+
+    /// Whether another look at the same object says nothing but that it was written: a ReplicaSet is, with every pod of it that starts or goes.
+    pub fn says_nothing_new(&mut self, old: &Self) -> bool {
+        let seen = std::mem::replace(&mut self.resource_version, old.resource_version);
+        let is_same = self == old;
+        self.resource_version = seen;
+        is_same
     }
 
     fn read_stand_in(kind: &WorkloadKind, object: &DynamicObject) -> Option<Self> {
@@ -433,6 +443,13 @@ pub struct PodFact {
 }
 
 impl PodFact {
+    /// Whether another look at the same pod says nothing but that it was written.
+    pub fn says_nothing_new(&self, old: &Self) -> bool {
+        let Self { resource_version: _, made_by, revision, pins, has_ended, unit } = self;
+        let same = (made_by, revision, pins, has_ended) == (&old.made_by, &old.revision, &old.pins, &old.has_ended);
+        same && *unit == old.unit
+    }
+
     /// Whether it has ended for a reason of its node's: its controller makes another one.
     pub fn was_evicted(&self) -> bool {
         self.has_ended && !self.unit.is_ready && self.unit.trouble.is_none()

@@ -190,6 +190,23 @@ pub struct Record {
     pub health: Counts,
 }
 
+impl Record {
+    /// The same, if an earlier release had moved the consumer with other configs, and left it there.
+    #[must_use]
+    pub fn after(mut self, earlier: &Self) -> Self {
+        for config in &earlier.configs {
+            if !self.configs.contains(config) {
+                self.pins_before.put(config, earlier.pins_before.get(config));
+                self.configs.push(config.clone());
+            }
+        }
+        self.configs.sort();
+        self.before = earlier.before;
+        self.has_joined |= earlier.has_joined;
+        self
+    }
+}
+
 /// How many pods of a consumer are where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {

@@ -649,8 +649,13 @@ impl Namespace {
 
     fn apply_workload(&mut self, kind: usize, name: &str, mut fact: Option<WorkloadFact>) -> Todo {
         let key = WorkloadKey { kind, name: name.to_owned() };
-        if let (Some(new), Some(old)) = (&mut fact, self.workloads.get(&key)) {
+        if let (Some(new), Some(old)) = (&mut fact, self.workloads.get_mut(&key)) {
             new.keep_gate(old);
+            // What we write must be looked at again whoever wrote it: another try may depend on that.
+            if !new.is_consumer && new.says_nothing_new(old) {
+                old.resource_version = new.resource_version;
+                return Todo::default();
+            }
         }
         if let Some(fact) = fact.as_ref().filter(|fact| fact.is_holder) {
             self.note_unheld(fact);

@@ -9,7 +9,7 @@ use lockstep_core::kinds::{Kind, MadeFrom};
 use lockstep_core::plan::Stranded;
 use lockstep_core::policy::Policy;
 use lockstep_core::release::{
-    Block, ConsumerId, Member, Move, Phase, Record, Release, State, Wait, is_new_pod, stopped_by_somebody,
+    Block, ConsumerId, Member, Move, Phase, Progress, Record, Release, State, Wait, is_new_pod, stopped_by_somebody,
 };
 use lockstep_core::storm;
 use lockstep_core::validation::Validation;
@@ -383,6 +383,12 @@ impl Namespace {
     }
 
     pub(super) fn apply_pod(&mut self, name: &str, fact: Option<PodFact>) -> Todo {
+        if let (Some(new), Some(old)) = (&fact, self.pods.get_mut(name))
+            && new.says_nothing_new(old)
+        {
+            old.resource_version = new.resource_version;
+            return Todo::default();
+        }
         let old = match fact {
             Some(fact) => self.pods.insert(name.to_owned(), fact),
             None => self.pods.remove(name),
@@ -741,6 +747,11 @@ impl Namespace {
         let successor = superseded_by.filter(|_| fact.is_under_way());
         let successor_waits = successor.and_then(|newer| self.successor_waits(fact, newer, default, budget, now));
         let broken_pods = pods.values().flatten().filter(|pod| !pod.unit.is_ready);
+        // What others recorded is of interest only for whom it has no record of its own yet.
+        let recorded: BTreeSet<&ConsumerId> =
+            fact.core.progress.consumers.iter().map(|record| &record.consumer).collect();
+        let has_news = fact.core.progress.started_at.is_none()
+            || members.iter().any(|member| !recorded.contains(&member.consumer));
         ReleaseView {
             id: id.clone(),
             broken_pods: broken_pods.map(|pod| (pod.unit.uid.clone(), pod.resource_version)).collect(),
@@ -752,7 +763,7 @@ impl Namespace {
             is_overtaken: self.is_overtaken(&fact.core),
             has_succeeded: !fact.core.moves.is_empty() && fact.core.moves.iter().all(is_done),
             held,
-            inherited: self.inherited(fact),
+            inherited: if has_news { self.inherited(fact) } else { Vec::new() },
             taken_over: if fact.has_ended() { self.taken_over(fact) } else { BTreeSet::new() },
             can_judge: self.pods_are_known,
             refused: self.refused.get(&id.name).cloned().unwrap_or_default(),
@@ -840,21 +851,73 @@ impl Namespace {
         release.configs().flat_map(|config| self.changeable(config)).collect()
     }
 
-    /// What is known of consumers that an earlier release moved and left there: one whose place this takes, or one that failed.
+    /// What is known of consumers that earlier releases moved and left there: the one whose place this takes, one that failed, or one whose
+    /// successor is gone. Of two that moved the same consumer, each knows how it was before with its own configs.
     fn inherited(&self, fact: &ReleaseFact) -> Vec<Record> {
-        let earlier = fact.object.spec.supersedes.as_ref().and_then(|name| self.releases.get(name));
-        let left = earlier.filter(|earlier| earlier.core.progress.phase == Phase::Superseded);
-        let left = left.into_iter().flat_map(|earlier| &earlier.core.progress.consumers);
-        let mut inherited: BTreeMap<&ConsumerId, &Record> = BTreeMap::new();
+        let mut left: Vec<(Option<Timestamp>, Record)> = Vec::new();
         for config in fact.core.configs() {
-            let failed = self.held(config).and_then(|held| self.releases.get(&held.release));
-            let records = failed.into_iter().flat_map(|failed| &failed.core.progress.consumers);
-            let stranded: BTreeSet<ConsumerId> = self.stranded(config).map(WorkloadFact::id).collect();
-            let known = |record: &&Record| stranded.contains(&record.consumer) && record.configs.contains(config);
-            inherited.extend(records.filter(known).map(|record| (&record.consumer, record)));
+            left.extend(self.left_with(config, fact));
         }
-        inherited.extend(left.map(|record| (&record.consumer, record)));
-        inherited.into_values().cloned().collect()
+        let earlier = fact.object.spec.supersedes.as_ref().and_then(|name| self.releases.get(name));
+        if let Some(earlier) = earlier.filter(|earlier| earlier.core.progress.phase == Phase::Superseded) {
+            let Progress { started_at, consumers, .. } = &earlier.core.progress;
+            left.extend(consumers.iter().map(|record| (*started_at, record.clone())));
+        }
+        left.sort_by_key(|(started_at, _)| *started_at);
+        let mut inherited: BTreeMap<ConsumerId, Record> = BTreeMap::new();
+        for (_, record) in left {
+            let earlier = inherited.remove(&record.consumer);
+            let record = earlier.map_or_else(|| record.clone(), |earlier| record.clone().after(&earlier));
+            inherited.insert(record.consumer.clone(), record);
+        }
+        inherited.into_values().collect()
+    }
+
+    /// Who was left with a version of a config that was never good, and what its release recorded of it. Of its other configs a consumer may
+    /// have got good versions since, so the record speaks of this one alone.
+    fn left_with(&self, config: &ConfigRef, fact: &ReleaseFact) -> Vec<(Option<Timestamp>, Record)> {
+        let released = self.managed.get(config).and_then(ManagedFact::released);
+        let is_away = |fact: &&WorkloadFact| fact.pins.get(config).map(ToString::to_string).as_deref() != released;
+        let away: Vec<&WorkloadFact> = self.changeable(config).map(|(_, fact)| fact).filter(is_away).collect();
+        if away.is_empty() {
+            return Vec::new();
+        }
+        let failed = self.held(config).and_then(|held| self.releases.get(&held.release));
+        let failed = failed.map(|failed| records_with(failed, config)).unwrap_or_default();
+        let stranded: BTreeSet<ConsumerId> = self.stranded(config).map(WorkloadFact::id).collect();
+        let last = self.last_with(config, fact);
+        let of_one = |workload: &WorkloadFact| {
+            let id = workload.id();
+            let failed = failed.get(&id).filter(|_| stranded.contains(&id));
+            let left = || last.get(&id).filter(|(release, record)| self.has_left(release, record, workload, config));
+            let (release, record) = failed.or_else(left)?;
+            let record = Record { configs: vec![config.clone()], ..(*record).clone() };
+            Some((release.core.progress.started_at, record))
+        };
+        away.into_iter().filter_map(of_one).collect()
+    }
+
+    /// The last release, besides this one, that had each consumer with a config.
+    fn last_with(&self, config: &ConfigRef, fact: &ReleaseFact) -> RecordsOf<'_> {
+        let others = self.releases.values().filter(|other| other.core.name != fact.core.name);
+        let mut others: Vec<&ReleaseFact> = others.collect();
+        others.sort_by_key(|other| other.core.progress.started_at);
+        others.into_iter().flat_map(|other| records_with(other, config)).collect()
+    }
+
+    /// Whether a release left a consumer with what was never good: it failed, or made room for another that may be gone. What told of that, a
+    /// hold or the successor, may be gone, too.
+    fn has_left(&self, release: &ReleaseFact, record: &Record, workload: &WorkloadFact, config: &ConfigRef) -> bool {
+        let released = self.managed.get(config).and_then(ManagedFact::released);
+        let has = workload.pins.get(config).map(ToString::to_string);
+        // Its turn had not come, and it has what the release before that one gave it.
+        let is_waiting = record.state == State::Waiting && record.before.moved_at.is_some();
+        let moved_it = |step: &Move| {
+            let is_its = step.config == *config && step.from != step.to && Some(step.from.as_str()) == released;
+            is_its && (has.as_ref() == Some(&step.to) || is_waiting)
+        };
+        let has_left = matches!(release.core.progress.phase, Phase::Superseded | Phase::Failed);
+        has_left && has.is_some() && release.core.moves.iter().any(moved_it)
     }
 
     fn held(&self, config: &ConfigRef) -> Option<&lockstep_api::Held> {
@@ -1155,6 +1218,15 @@ impl Namespace {
     }
 }
 
+/// What releases recorded of consumers.
+type RecordsOf<'a> = BTreeMap<ConsumerId, (&'a ReleaseFact, &'a Record)>;
+
+/// Whom a release has with a config.
+fn records_with<'a>(fact: &'a ReleaseFact, config: &ConfigRef) -> RecordsOf<'a> {
+    let records = fact.core.progress.consumers.iter().filter(|record| record.configs.contains(config));
+    records.map(|record| (record.consumer.clone(), (fact, record))).collect()
+}
+
 fn configs_of(fact: &ReleaseFact) -> BTreeSet<ConfigRef> {
     fact.core.configs().cloned().collect()
 }
@@ -1378,6 +1450,56 @@ mod tests {
         fact.object.status.as_mut().unwrap().current =
             serde_json::from_value(serde_json::json!({"version": "1.0.0", "number": 1, "object": current})).unwrap();
         fact
+    }
+
+    #[test]
+    fn what_a_consumer_was_left_with_is_known_although_nothing_points_there_any_more() {
+        let mut namespace = Namespace::default();
+        namespace.apply_managed("configmap-app", released("app", "app-0"));
+        namespace.apply_workload(0, "web", Some(consumer("configmap/app=app-1")));
+        let newer = waiting(3, None);
+        for phase in ["Superseded", "Failed"] {
+            namespace.apply_release("configmap-app-1", release(1, phase, "Ready"));
+            assert_eq!(namespace.inherited(&newer).len(), 1, "{phase}");
+        }
+        for phase in ["Succeeded", "RolledBack"] {
+            namespace.apply_release("configmap-app-1", release(1, phase, "Ready"));
+            assert_eq!(namespace.inherited(&newer), [], "{phase}: what it has is its own");
+        }
+        namespace.apply_release("configmap-app-1", superseded(1, "Ready"));
+        namespace.apply_release("configmap-app-2", release(2, "RolledBack", "Restored"));
+        assert_eq!(namespace.inherited(&newer), [], "a person went back to it since");
+        let mut failed = release(2, "Failed", "Waiting");
+        namespace.apply_release("configmap-app-2", failed.clone());
+        assert_eq!(namespace.inherited(&newer), [], "it was never moved");
+        failed.core.progress.consumers[0].before.moved_at = Some(Timestamp::UNIX_EPOCH);
+        namespace.apply_release("configmap-app-2", failed);
+        assert_eq!(namespace.inherited(&newer).len(), 1, "its turn had not come: it has what the first gave it");
+    }
+
+    #[test]
+    fn of_two_releases_that_left_a_consumer_each_knows_its_own_config() {
+        let mut namespace = Namespace::default();
+        let mut newer = waiting(4, None);
+        let mut web = consumer("configmap/app=app-2,configmap/other=other-2");
+        web.references = vec![config("app"), config("other")];
+        for (number, name, before) in
+            [(1, "app", "configmap/app=app-0"), (2, "other", "configmap/app=app-2,configmap/other=other-0")]
+        {
+            namespace.apply_managed(&format!("configmap-{name}"), released(name, &format!("{name}-0")));
+            let mut failed = release(number, "Failed", "Rolling");
+            let step = Move { config: config(name), from: format!("{name}-0"), to: format!("{name}-2") };
+            let record = &mut failed.core.progress.consumers[0];
+            (record.configs, record.pins_before) = (vec![config(name)], before.parse().unwrap());
+            failed.core.moves = vec![step.clone()];
+            newer.core.moves.retain(|step| step.to != "app-4");
+            newer.core.moves.push(step);
+            namespace.apply_release(&failed.core.name.clone(), failed);
+        }
+        namespace.apply_workload(0, "web", Some(web));
+        let inherited = namespace.inherited(&newer);
+        assert_eq!(inherited[0].pins_before.to_string(), "configmap/app=app-0,configmap/other=other-0");
+        assert_eq!(inherited[0].configs, [config("app"), config("other")]);
     }
 
     #[test]

@@ -465,6 +465,16 @@ fn a_replica_set_that_a_deployment_made_is_a_holder_and_no_consumer() {
 }
 
 #[test]
+fn a_record_of_a_template_that_says_nothing_new_makes_no_work() {
+    let mut cluster = Cluster::default();
+    cluster.source("app", &VERSIONED);
+    let mut look = |pins: &str| cluster.workload("ControllerRevision", "web-1", "app", pins, &[]);
+    assert_ne!(look("configmap/app=app-1"), []);
+    assert_eq!(look("configmap/app=app-1"), []);
+    assert_ne!(look("configmap/app=app-2"), []);
+}
+
+#[test]
 fn a_release_may_grow_by_what_changed_beside_it_and_is_not_read_yet() {
     let mut cluster = Cluster::default();
     cluster.source("app", &VERSIONED);
