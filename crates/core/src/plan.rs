@@ -378,7 +378,7 @@ fn plan_change(
 /// Whoever has what was on its way goes back to what is current, where the config goes nowhere else: it says so itself, or what it says failed
 /// or is refused. What was offered a moment ago, the config says in a moment.
 fn take_back(observed: &Observed, released: &str, actions: &mut Vec<Action>) {
-    if observed.left_behind.is_some() && observed.source.is_some() && !observed.next_is_fresh {
+    if observed.left_behind.is_some() && !observed.next_is_fresh {
         actions.push(Action::Release { to: released.to_owned() });
     }
 }
@@ -432,8 +432,7 @@ fn publish(observed: &Observed, current: &str, to: Option<&str>, actions: &mut V
     let moving = observed.under_way.clone().or_else(|| observed.moving_to.clone());
     let moving = moving.filter(|moving| moving != current && !is_taken_back && !is_withdrawn(moving));
     // It stays there as what they have to be taken back from, until a release does that.
-    let left_behind = observed.left_behind.clone().filter(|_| observed.source.is_some());
-    let moving = moving.or_else(|| to.clone()).or(left_behind);
+    let moving = moving.or_else(|| to.clone()).or_else(|| observed.left_behind.clone());
     let entry = Entry {
         baseline: adopted.or_else(|| Some(current.to_owned())),
         current: Some(current.to_owned()),
@@ -632,6 +631,17 @@ mod tests {
         observed.next_is_fresh = false;
         observed.source.as_mut().unwrap().obstacle = Some("no".into());
         assert_eq!(plan(&observed), [release('a'), Action::Refuse(Refusal::Obstacle("no".into()))]);
+    }
+
+    #[test]
+    fn whoever_has_what_was_on_its_way_is_taken_back_also_while_the_config_is_gone() {
+        let mut observed = adopted('a');
+        observed.versions.push(version('b'));
+        (observed.entry.moving, observed.left_behind) = (Some(object('b')), Some(object('b')));
+        observed.source = None;
+        assert_eq!(plan(&observed), [release('a')], "the table keeps saying what they have");
+        observed.next_is_fresh = true;
+        assert_eq!(plan(&observed), [], "the config may come again with it");
     }
 
     #[test]
