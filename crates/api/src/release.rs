@@ -156,6 +156,9 @@ pub struct ReleaseConsumer {
     /// A digest of its pod spec before the release.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub template_before: String,
+    /// The uid of the object that was moved.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
     /// Pods that had been broken for long before the release.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(min = 0, max = 2_147_483_647))]
@@ -318,6 +321,7 @@ impl From<&Record> for ReleaseConsumer {
             configs: record.configs.iter().map(ToString::to_string).collect(),
             pins_before: record.pins_before.to_string(),
             template_before: record.template_before.clone(),
+            uid: record.uid.clone(),
             broken_before: number(record.before.broken),
             batch: record.batch.map(number),
             moved_at: record.before.moved_at.map(Time),
@@ -336,6 +340,7 @@ impl From<&ReleaseConsumer> for Record {
             configs: consumer.configs.iter().filter_map(|config| config.parse::<ConfigRef>().ok()).collect(),
             pins_before: Pins::read(&consumer.pins_before),
             template_before: consumer.template_before.clone(),
+            uid: consumer.uid.clone(),
             before: Before { broken: count(consumer.broken_before), moved_at: moment(consumer.moved_at.as_ref()) },
             has_joined: consumer.joined,
             is_newcomer: consumer.newcomer,
@@ -401,6 +406,7 @@ mod tests {
             configs: vec!["configmap/app".parse().unwrap()],
             pins_before: "configmap/app=app-1".parse().unwrap(),
             template_before: "f00".into(),
+            uid: "u-1".into(),
             before: Before { broken: 2, moved_at: at },
             has_joined: true,
             is_newcomer: true,

@@ -135,6 +135,9 @@ pub struct GivenName {
     pub number: i64,
     /// The name of the ConfigMap or Secret that holds its content, or did: it has the content's digest in it.
     pub object: String,
+    /// Whether it was current at some time: only then consumers go back to it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_current: bool,
 }
 
 /// A version, in short.
@@ -195,21 +198,21 @@ impl VersionedConfigStatus {
 impl From<&Given> for GivenName {
     fn from(given: &Given) -> Self {
         let number = i64::try_from(given.number).unwrap_or(i64::MAX);
-        Self { version: given.name.clone(), number, object: given.object.clone() }
+        Self { version: given.name.clone(), number, object: given.object.clone(), was_current: given.was_current }
     }
 }
 
 impl From<&GivenName> for Given {
     fn from(given: &GivenName) -> Self {
         let number = u64::try_from(given.number).unwrap_or(0);
-        Self { name: given.version.clone(), number, object: given.object.clone() }
+        Self { name: given.version.clone(), number, object: given.object.clone(), was_current: given.was_current }
     }
 }
 
 impl From<&VersionSummary> for Given {
     fn from(version: &VersionSummary) -> Self {
         let number = u64::try_from(version.number).unwrap_or(0);
-        Self { name: version.version.clone(), number, object: version.object.clone() }
+        Self { name: version.version.clone(), number, object: version.object.clone(), was_current: false }
     }
 }
 

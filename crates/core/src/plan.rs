@@ -919,9 +919,10 @@ mod tests {
             name: version.name.to_string(),
             number: version.number,
             object: version.object.clone(),
+            was_current: false,
         };
         let versions: Vec<Given> = observed.versions.iter().map(given).collect();
-        let names = crate::version::remember(&managed(observed).names, &versions);
+        let names = crate::version::remember(&managed(observed).names, &versions, None);
         managed(observed).names = names;
     }
 

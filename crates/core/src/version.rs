@@ -101,13 +101,20 @@ pub struct Given {
     pub number: u64,
     /// The object that holds its content, or did.
     pub object: String,
+    /// Whether it was current at some time: it was good then, and can be gone back to.
+    pub was_current: bool,
 }
 
-/// The names that are known afterwards, newest first. A version that there is has the last word on its name.
-pub fn remember(given: &[Given], versions: &[Given]) -> Vec<Given> {
+/// The names that are known afterwards, newest first, while this object is current. A version that there is has the last word on its name.
+pub fn remember(given: &[Given], versions: &[Given], current: Option<&str>) -> Vec<Given> {
     let known: BTreeMap<&str, &Given> =
         given.iter().chain(versions).map(|given| (given.name.as_str(), given)).collect();
     let mut all: Vec<Given> = known.into_values().cloned().collect();
+    let good: BTreeSet<&str> =
+        given.iter().filter(|given| given.was_current).map(|given| given.object.as_str()).chain(current).collect();
+    for given in &mut all {
+        given.was_current = good.contains(given.object.as_str());
+    }
     all.sort_by(|a, b| b.number.cmp(&a.number).then_with(|| a.name.cmp(&b.name)));
     let kept: BTreeSet<&str> = versions.iter().map(|given| given.name.as_str()).collect();
     let mut room = REMEMBERED;
@@ -124,7 +131,7 @@ mod tests {
     use super::*;
 
     fn given(number: u64, object: &str) -> Given {
-        Given { name: VersionName::numbered(number).to_string(), number, object: object.to_owned() }
+        Given { name: VersionName::numbered(number).to_string(), number, object: object.to_owned(), was_current: false }
     }
 
     #[test]
@@ -147,20 +154,35 @@ mod tests {
     }
 
     #[test]
+    fn what_was_current_once_stays_one_to_go_back_to() {
+        let both = [given(1, "app-a"), given(2, "app-b")];
+        let good = |names: &[Given]| -> Vec<u64> {
+            names.iter().filter(|given| given.was_current).map(|given| given.number).collect()
+        };
+        let first = remember(&[], &both, Some("app-a"));
+        assert_eq!(good(&first), [1]);
+        assert_eq!(good(&remember(&first, &both, Some("app-b"))), [2, 1]);
+        assert_eq!(good(&remember(&first, &[], None)), [1], "also when its version is gone");
+    }
+
+    #[test]
     fn names_are_remembered_when_their_versions_are_gone() {
-        let first = remember(&[], &[given(1, "app-a"), given(2, "app-b")]);
+        let first = remember(&[], &[given(1, "app-a"), given(2, "app-b")], None);
         assert_eq!(first, [given(2, "app-b"), given(1, "app-a")]);
-        assert_eq!(remember(&first, &[given(3, "app-c")]), [given(3, "app-c"), given(2, "app-b"), given(1, "app-a")]);
-        assert_eq!(remember(&first, &[given(2, "app-b")]), first);
+        assert_eq!(
+            remember(&first, &[given(3, "app-c")], None),
+            [given(3, "app-c"), given(2, "app-b"), given(1, "app-a")]
+        );
+        assert_eq!(remember(&first, &[given(2, "app-b")], None), first);
     }
 
     #[test]
     fn the_newest_names_are_remembered_and_those_that_are_in_use() {
         let all: Vec<Given> = (1..=150).map(|number| given(number, "app-a")).collect();
-        let kept = remember(&all, &[given(3, "app-a")]);
+        let kept = remember(&all, &[given(3, "app-a")], None);
         assert_eq!(kept.len(), REMEMBERED + 1);
         assert_eq!((kept[0].number, kept[REMEMBERED - 1].number, kept[REMEMBERED].number), (150, 51, 3));
-        assert_eq!(remember(&kept, &[given(3, "app-a")]), kept);
+        assert_eq!(remember(&kept, &[given(3, "app-a")], None), kept);
     }
 
     #[test]

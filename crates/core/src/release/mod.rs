@@ -172,6 +172,8 @@ pub struct Record {
     pub pins_before: Pins,
     /// Its pod spec before the release, as a digest.
     pub template_before: String,
+    /// Of the object that was moved: one that is made anew under its name is another.
+    pub uid: String,
     /// How it did before the release, and when it was moved.
     pub before: Before,
     /// Whether it changed its code in the same step.
@@ -279,12 +281,13 @@ pub struct Member {
     pub pins: Pins,
     /// Its pod spec, as a digest.
     pub template: String,
+    pub uid: String,
     /// Whether it is younger than the new version.
     pub is_newcomer: bool,
     /// The configs of the release that it references.
     pub references: BTreeSet<ConfigRef>,
-    /// Those of them whose version that it is pinned to does not exist.
-    pub missing: BTreeSet<ConfigRef>,
+    /// Those of them whose version that it is pinned to is none to go back to: it does not exist, or was never current.
+    pub unproven: BTreeSet<ConfigRef>,
     /// Those of them whose change concerns it: it uses a key that is different in the new version.
     pub concerned: BTreeSet<ConfigRef>,
     /// The configs, of this release or not, of which it still has a version that failed.

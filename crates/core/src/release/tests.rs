@@ -43,7 +43,8 @@ fn deployment(name: &str, wave: i32, pins: &str) -> Member {
         pins: pins.parse().unwrap(),
         template: "code-1".into(),
         is_newcomer: false,
-        missing: BTreeSet::new(),
+        uid: "uid-1".into(),
+        unproven: BTreeSet::new(),
         references: [app()].into(),
         concerned: [app()].into(),
         stranded: BTreeSet::new(),
@@ -856,6 +857,18 @@ fn who_is_recreated_is_judged_like_everybody() {
 }
 
 #[test]
+fn who_is_recreated_at_once_was_not_left_alone_by_anybody() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    for _ in 0..2 {
+        cluster.turn();
+    }
+    assert_eq!(cluster.pins("web"), NEW);
+    // Where nobody may join, a new workload gets what is current.
+    cluster.members[0] = Member { uid: "uid-2".into(), ..deployment("web", 0, OLD) };
+    assert_eq!((cluster.run(), cluster.pins("web").as_str()), (Phase::Succeeded, NEW));
+}
+
+#[test]
 fn a_pod_that_comes_in_the_bake_and_never_gets_ready_is_named() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
     for _ in 0..2 {
@@ -1606,7 +1619,7 @@ fn what_is_left_to_a_person_on_the_way_back_is_not_written_any_more() {
 
 #[test]
 fn nobody_goes_back_to_a_version_that_is_not_there() {
-    let lost = Member { missing: [app()].into(), ..deployment("web", 0, "configmap/app=app-0") };
+    let lost = Member { unproven: [app()].into(), ..deployment("web", 0, "configmap/app=app-0") };
     let mut cluster = Cluster::new(vec![lost, deployment("api", 0, "configmap/app=app-0")]).with_bad("app-2");
     assert_eq!(cluster.run(), Phase::RolledBack);
     assert_eq!(cluster.members[0].pins, "configmap/app=app-1".parse().unwrap(), "the last good one");

@@ -534,7 +534,7 @@ fn was_refused(managed: Option<&ManagedFact>) -> bool {
 /// Whether our account knows this version as it says that it is.
 fn is_accounted(managed: Option<&ManagedFact>, fact: &VersionFact) -> bool {
     let Version { name, number, object, .. } = &fact.version;
-    let says = Given { name: name.to_string(), number: *number, object: object.clone() };
+    let says = Given { name: name.to_string(), number: *number, object: object.clone(), was_current: false };
     account(managed).any(|told| Given::from(told) == says && told.uid.as_ref().is_none_or(|uid| *uid == fact.uid))
 }
 

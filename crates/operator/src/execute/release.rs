@@ -441,6 +441,11 @@ fn moved(view: &ReleaseView) -> Vec<(&ManagedFact, &ApiMove)> {
 /// What is noted of a config whose version is current now.
 fn success(status: &VersionedConfigStatus, step: &ApiMove, current: &VersionSummary) -> Value {
     let mut note = json!({"current": whole(current), "releasing": null});
+    let mut names = status.names.clone();
+    for name in names.iter_mut().filter(|name| name.object == step.to) {
+        name.was_current = true;
+    }
+    note["names"] = json!(names);
     // The source was compared with what was current before.
     if step.from != step.to {
         note["observedResourceVersion"] = Value::Null;

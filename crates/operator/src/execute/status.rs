@@ -116,6 +116,7 @@ impl Executor {
         let ready = ready(current.as_ref(), releasing.as_deref(), held.as_ref(), report.refusal.as_deref(), fault);
         let now = self.environment.clock.now();
         let conditions = vec![condition(managed, Ready, ready, now), condition(managed, Followed, followed(view), now)];
+        let names = names(old, &versions, report.not_made.as_deref(), current.as_ref());
         let last_number = versions.iter().map(|version| version.number).max().unwrap_or(0).max(old.last_number);
         VersionedConfigStatus {
             observed_resource_version: compared(view, outcome, current.as_ref(), old),
@@ -123,7 +124,7 @@ impl Executor {
             releasing,
             held,
             waits_for_release: !view.can_join,
-            names: names(old, &versions, report.not_made.as_deref()),
+            names,
             versions,
             last_number: report.last_number.map_or(last_number, |number| i64::try_from(number).unwrap_or(i64::MAX)),
             consumer_count: i64::try_from(view.consumers.len()).unwrap_or(i64::MAX),
@@ -225,17 +226,25 @@ impl Executor {
 /// The names that were given so far, and that of a version to be.
 pub(super) fn with_name(old: &VersionedConfigStatus, version: &Version) -> Vec<GivenName> {
     let given = old.names.iter().map(Given::from).collect::<Vec<_>>();
-    let to_be = Given { name: version.name.to_string(), number: version.number, object: version.object.clone() };
+    let (name, object) = (version.name.to_string(), version.object.clone());
+    let to_be = Given { name, number: version.number, object, was_current: false };
     let versions: Vec<Given> = old.versions.iter().map(Given::from).chain([to_be]).collect();
-    remember(&given, &versions).iter().map(GivenName::from).collect()
+    let current = old.current.as_ref().map(|current| current.object.as_str());
+    remember(&given, &versions, current).iter().map(GivenName::from).collect()
 }
 
 /// All names that were ever given, as far as they are remembered. One that was put down for a version that could not be made was not.
-fn names(old: &VersionedConfigStatus, versions: &[VersionSummary], not_made: Option<&str>) -> Vec<GivenName> {
+fn names(
+    old: &VersionedConfigStatus,
+    versions: &[VersionSummary],
+    not_made: Option<&str>,
+    current: Option<&VersionSummary>,
+) -> Vec<GivenName> {
     let given = old.names.iter().filter(|given| Some(given.object.as_str()) != not_made);
     let given: Vec<Given> = given.map(Given::from).collect();
     let versions: Vec<Given> = versions.iter().map(Given::from).collect();
-    remember(&given, &versions).iter().map(GivenName::from).collect()
+    let current = current.map(|current| current.object.as_str());
+    remember(&given, &versions, current).iter().map(GivenName::from).collect()
 }
 
 fn with_consumers_of(status: &VersionedConfigStatus, old: &VersionedConfigStatus) -> VersionedConfigStatus {

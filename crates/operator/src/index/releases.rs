@@ -789,7 +789,11 @@ impl Namespace {
         budget: Option<Timestamp>,
         now: Timestamp,
     ) -> Option<Wait> {
-        if newer.core.wishes.paused && newer.core.progress.started_at.is_none() {
+        // It may have to put back who joined it, although nobody wants it any more.
+        if newer.core.progress.started_at.is_some() {
+            return None;
+        }
+        if newer.core.wishes.paused {
             return Some(Wait::For("once that is resumed".to_owned()));
         }
         let policy = self.policy_of(newer, default);
@@ -1098,8 +1102,11 @@ impl Namespace {
             moves().filter(|step| self.concerns(step, fact, policy)).map(|step| step.config.clone()).collect();
         let is_stranded = |config: &&ConfigRef| self.stranded(config).any(|stranded| stranded.id() == fact.id());
         let stranded = fact.references.iter().filter(is_stranded).cloned().collect();
-        let missing =
-            references.iter().filter(|config| self.is_missing(fact.pins.get(config), config)).cloned().collect();
+        let is_unproven = |config: &&ConfigRef| {
+            let pin = fact.pins.get(config);
+            self.is_missing(pin, config) || self.was_never_current(pin, config)
+        };
+        let unproven = references.iter().filter(is_unproven).cloned().collect();
         let lacks = self.lacks_key(fact);
         let unit = |pod: &&PodFact| {
             let is_new = is_new_pod(&pod.pins, &fact.pins, references.iter());
@@ -1116,9 +1123,10 @@ impl Namespace {
             wave: fact.wave,
             pins: fact.pins.clone(),
             template: fact.template.clone(),
+            uid: fact.owner.uid.clone(),
             is_newcomer,
             references,
-            missing,
+            unproven,
             concerned,
             stranded,
             // Whose old pods stay because somebody wants that is not on its way anywhere.
@@ -1137,6 +1145,15 @@ impl Namespace {
     fn is_missing(&self, pin: Option<&Pin>, config: &ConfigRef) -> bool {
         let Some(Pin::Version(object)) = pin else { return false };
         !self.has_version(config, object) && !self.drafts.contains_key(&(config.kind, object.clone()))
+    }
+
+    /// Whether a pin is to a version that was never good: who has it was left with it by a release that nobody knows of any more, or was
+    /// given it by hand.
+    fn was_never_current(&self, pin: Option<&Pin>, config: &ConfigRef) -> bool {
+        let Some(Pin::Version(object)) = pin else { return false };
+        let status = self.managed.get(config).and_then(|managed| managed.object.status.as_ref());
+        let mut given = status.into_iter().flat_map(|status| &status.names).filter(|given| given.object == *object);
+        given.next().is_some_and(|given| !given.was_current)
     }
 
     /// Whether a workload came with a new version, or after it: not long ago, and not before it.
@@ -1657,8 +1674,11 @@ mod tests {
         namespace.apply_release("configmap-app-2", second.clone());
         assert!(matches!(successor_waits(&namespace), Some(Wait::For(_))));
         second.core.wishes.paused = false;
-        namespace.apply_release("configmap-app-2", second);
+        namespace.apply_release("configmap-app-2", second.clone());
         assert_eq!(successor_waits(&namespace), None, "what a person asked for waits for nothing else");
+        (second.core.wishes.paused, second.core.progress.started_at) = (true, Some(Timestamp::UNIX_EPOCH));
+        namespace.apply_release("configmap-app-2", second);
+        assert_eq!(successor_waits(&namespace), None, "it has begun, be it to put back who joined it");
     }
 
     #[test]

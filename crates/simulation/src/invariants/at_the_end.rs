@@ -201,6 +201,11 @@ fn runs(seen: &Seen, workload: &Object, config: &ConfigRef, current: &str) -> bo
 /// Whether somebody said why a consumer has another version than the current one.
 fn is_explained(seen: &Seen, workload: &Object, config: &ConfigRef) -> bool {
     let namespace = &workload.key.namespace;
+    // Nobody is left who could know where it should go back to.
+    let forgotten = seen.forgotten.get(&(namespace.clone(), config.clone()));
+    if forgotten.is_some_and(|at| seen.pinned_since.get(&workload.key).is_some_and(|since| since <= at)) {
+        return true;
+    }
     let consumer = consumer_id(workload);
     let concerns = |release: &Release| release.configs().any(|own| own == config);
     let mut all: Vec<Release> = releases(seen, namespace).filter(concerns).collect();
@@ -344,7 +349,9 @@ pub(super) const PODS: EndRule = EndRule {
             let mut missing = pins.iter().filter(|(config, pin)| {
                 let is_there = |config: &ConfigRef| seen.objects.contains_key(&source_key(&pod.key.namespace, config));
                 // Whoever deletes a config and all that keeps its versions has nothing to start pods with, with or without us.
-                is_there(config) && !is_there(&ConfigRef::new(config.kind, pin.to_string()))
+                let version = ConfigRef::new(config.kind, pin.to_string());
+                let is_unkept = seen.unkept.contains(&source_key(&pod.key.namespace, &version));
+                is_there(config) && !is_there(&version) && !is_unkept
             });
             let (config, pin) = missing.next()?;
             Some(format!("{} is pinned to {pin} of {config}, which does not exist", pod.key))

@@ -7,7 +7,10 @@ use jiff::Timestamp;
 use lockstep_core::{ConfigRef, names};
 use serde_json::Value;
 
-use super::reading::{Version, config_of, holder, managed, object_kind, pinned, pins, pins_text, references, template};
+use super::reading::{
+    Version, config_kind, config_of, holder, managed, object_kind, pinned, pins, pins_text, references, source_key,
+    template,
+};
 use crate::kinds::{Key, Kind};
 use crate::store::{Change, Object, Writer};
 
@@ -55,6 +58,10 @@ pub struct Seen {
     pub ran_until: Option<Timestamp>,
     /// Namespaces that were deleted at some time.
     pub gone: BTreeSet<String>,
+    /// When people last had deleted a config and its VersionedConfig: nobody knows any more what was of it before.
+    pub forgotten: BTreeMap<(String, ConfigRef), Timestamp>,
+    /// The versions that went while neither of them was there.
+    pub unkept: BTreeSet<Key>,
 }
 
 impl Seen {
@@ -125,7 +132,32 @@ impl Seen {
         }
         match &change.after {
             Some(after) => drop(self.objects.insert(change.key.clone(), Arc::clone(after))),
-            None => drop(self.objects.remove(&change.key)),
+            None => {
+                self.objects.remove(&change.key);
+                self.note_forgotten(change);
+            }
+        }
+    }
+
+    /// Whoever deletes a config and its VersionedConfig takes all that keeps its versions, and its releases.
+    fn note_forgotten(&mut self, change: &Change) {
+        let (namespace, before) = (&change.key.namespace, change.before.as_ref());
+        let version = before.and_then(|before| Version::read(before)).map(|version| version.config);
+        let is_version = version.is_some();
+        let config = version.or_else(|| match change.key.kind {
+            Kind::VersionedConfig => config_of(&before?.value["spec"]["source"]),
+            kind => Some(ConfigRef::new(config_kind(kind)?, change.key.name.as_str())),
+        });
+        let Some(config) = config else { return };
+        let is_kept =
+            self.objects.contains_key(&source_key(namespace, &config)) || managed(self, namespace, &config).is_some();
+        if is_kept {
+            return;
+        }
+        if is_version {
+            self.unkept.insert(change.key.clone());
+        } else {
+            self.forgotten.insert((namespace.clone(), config), change.at);
         }
     }
 

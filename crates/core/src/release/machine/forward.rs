@@ -107,8 +107,9 @@ impl Machine<'_> {
         self.follow_references(record, member);
         let is_pinned = self.release().target(&member.pins, record) == member.pins;
         // Recreated: it starts from nothing, like one that has not been seen before.
-        if record.state == State::Gone {
+        if record.state == State::Gone || record.uid != member.uid {
             (record.state, record.before) = (State::Waiting, Before::default());
+            record.uid.clone_from(&member.uid);
         }
         match record.state {
             // Who was left alone and has its pins again was only overwritten for a moment, by a manifest that knew nothing of them.

@@ -173,6 +173,7 @@ impl<'a> Machine<'a> {
             pins_before,
             template_before,
             before,
+            uid: member.uid.clone(),
             has_joined: had_joined,
             is_newcomer: inherited.is_none() && is_there && member.is_newcomer,
             state: State::Waiting,
@@ -239,11 +240,11 @@ impl<'a> Machine<'a> {
         self.release().moves.iter().filter(is_its).filter(is_pinned)
     }
 
-    /// What a consumer goes back to: where it has what is released, was taken back or is not there, to the last good version.
+    /// What a consumer goes back to: where it has what is released, was taken back, is not there or was never good, to the last good version.
     fn pins_from(&self, member: &'a Member) -> Pins {
         let mut pins = member.pins.clone();
-        let missing = self.release().moves.iter().filter(|step| member.missing.contains(&step.config));
-        for step in self.joined(member).chain(self.left_behind(member)).chain(missing) {
+        let unproven = self.release().moves.iter().filter(|step| member.unproven.contains(&step.config));
+        for step in self.joined(member).chain(self.left_behind(member)).chain(unproven) {
             pins.put(&step.config, Some(&Pin::Version(step.from.clone())));
         }
         pins

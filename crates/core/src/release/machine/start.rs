@@ -3,8 +3,8 @@
 use super::Machine;
 use crate::release::{Action, Block, Member, Phase, Record, Release, Stage, Step};
 
-/// A record has some 300 bytes, up to 600 with long names, and the API server stores 1.5 MiB at most.
-const MAX_CONSUMERS: usize = 2500;
+/// A record has some 350 bytes, up to 650 with long names, and the API server stores 1.5 MiB at most.
+const MAX_CONSUMERS: usize = 2300;
 
 impl Machine<'_> {
     pub(super) fn wait_to_start(mut self) -> Step {
