@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
@@ -18,7 +18,7 @@ use super::meddling::delete;
 use super::releases::{
     FIRST, SECOND, config, deployment, ended, expect, phase, promote, set_up, steer, until_promoted,
 };
-use super::truth::cron_job;
+use super::truth::{cron_job, stateful_set};
 
 /// The name of the version that `config(color, "healthy")` becomes, and its digest.
 fn version_of(color: &str) -> (String, String) {
@@ -121,7 +121,8 @@ async fn a_forged_version_is_passed_over() {
                     names::SOURCE: "app", names::VERSION: "r90", names::NUMBER: "90", names::DIGEST: digest,
                 },
             },
-            "data": {"COLOR": "evil"},
+            // Whoever is pinned to it never gets so far that its pods run, however late that is noticed: those would be left in peace.
+            "data": {"COLOR": "evil", "BEHAVIOR": "never-ready"},
         });
         stage.create(&forged.to_string()).await?;
         told(&stage, "ForgedVersion", &format!("the object {green} says that it is version r90")).await?;
@@ -133,7 +134,15 @@ async fn a_forged_version_is_passed_over() {
         expect(&stage, "app=web", &["red"]).await?;
         let versions = status(&stage).await?["versions"].to_string();
         ensure!(versions.contains("\"r2\"") && !versions.contains("r90"), "{versions}");
-        Ok(())
+        pin(&stage, "deployment/web", &green).await?;
+        told(&stage, "UnknownVersion", &format!("{green} is no version of configmap/app")).await?;
+        eventually("the pin to be what is current", SHORT, async || {
+            let pins = stage.pins("deployment/web").await?;
+            ensure!(pins == format!("configmap/app={}", version_of("red").0), "{pins}");
+            Ok(())
+        })
+        .await?;
+        expect(&stage, "app=web", &["red"]).await
     })
     .await;
 }
@@ -547,10 +556,8 @@ async fn an_old_manifest_that_names_a_version_of_long_ago_gets_what_is_current()
         set_up(&stage, &deployment("web", 1, "")).await?;
         stage.apply(&config("green", "healthy")).await?;
         ended(&stage, FIRST, "Succeeded").await?;
-        let pins = "/spec/template/metadata/annotations/lockstep.dev~1pins";
-        let patch = json!([{"op": "replace", "path": pins, "value": "configmap/app=app-0123456789"}]).to_string();
-        stage.kubectl(&["patch", "deployment", "web", "--type=json", "--patch", &patch]).await?;
-        told(&stage, "UnknownVersion", "app-0123456789 of configmap/app does not exist").await?;
+        pin(&stage, "deployment/web", UNKNOWN).await?;
+        told(&stage, "UnknownVersion", "app-0123456789 is no version of configmap/app").await?;
         eventually("the pin to be what is current", SHORT, async || {
             let found = stage.read("deployment/web").await?;
             let pins = &found["spec"]["template"]["metadata"]["annotations"][names::PINS];
@@ -572,11 +579,46 @@ async fn another(stage: &Scenario, behavior: &str) -> Result<String> {
     Ok(object)
 }
 
+/// What nobody ever made.
+const UNKNOWN: &str = "app-0123456789";
+
 /// By hand.
-async fn pin(stage: &Scenario, object: &str) -> Result<()> {
+async fn pin(stage: &Scenario, workload: &str, object: &str) -> Result<()> {
     let annotations = json!({names::PINS: format!("configmap/app={object}")});
     let patch = json!({"spec": {"template": {"metadata": {"annotations": annotations}}}});
-    steer(stage, "deployment/web", &patch.to_string()).await
+    steer(stage, workload, &patch.to_string()).await
+}
+
+/// For want of the config that it is pinned to.
+async fn cannot_start(stage: &Scenario, pod: &str) -> Result<()> {
+    eventually(&format!("pod {pod} to wait for its config"), SHORT, async || {
+        let status = stage.api::<Pod>().get(pod).await?.status.context("it has no status")?;
+        let waits = status.container_statuses.into_iter().flatten().filter_map(|it| it.state?.waiting?.reason);
+        let reasons: Vec<String> = waits.collect();
+        ensure!(reasons == ["CreateContainerConfigError"], "{reasons:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Its controller waits for a pod that never starts, whatever its template says by then.
+#[tokio::test]
+async fn a_stateful_set_that_waits_for_a_version_that_nobody_knows_goes_on() {
+    scenario("stuck-set", |stage| async move {
+        stage.set_policy("default", &until_promoted()).await?;
+        set_up(&stage, &(stateful_set(&deployment("db", 2, "")) + &deployment("web", 1, ""))).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        // In a release it is theirs who wrote it: so its pod has the time to get stuck.
+        pin(&stage, "statefulset/db", UNKNOWN).await?;
+        cannot_start(&stage, "db-1").await?;
+        promote(&stage, FIRST).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        told(&stage, "UnknownVersion", &format!("{UNKNOWN} is no version of configmap/app")).await?;
+        expect(&stage, "app=db", &["green", "green"]).await?;
+        expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -585,8 +627,8 @@ async fn a_pin_to_a_version_of_another_config_becomes_what_is_current() {
         set_up(&stage, &deployment("web", 1, "")).await?;
         // It never gets so far that its pods run, however late it is noticed: those would be left in peace.
         let foreign = another(&stage, "never-ready").await?;
-        pin(&stage, &foreign).await?;
-        told(&stage, "UnknownVersion", &format!("{foreign} of configmap/app does not exist")).await?;
+        pin(&stage, "deployment/web", &foreign).await?;
+        told(&stage, "UnknownVersion", &format!("{foreign} is no version of configmap/app")).await?;
         eventually("the pin to be what is current", SHORT, async || {
             let pins = stage.pins("deployment/web").await?;
             ensure!(pins == format!("configmap/app={}", version_of("blue").0), "{pins}");
@@ -610,7 +652,7 @@ async fn whoever_runs_a_version_of_another_config_is_named() {
         let foreign = another(&stage, "healthy").await?;
         stage.apply(&config("green", "healthy")).await?;
         phase(&stage, FIRST, "Baking").await?;
-        pin(&stage, &foreign).await?;
+        pin(&stage, "deployment/web", &foreign).await?;
         stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]).await?;
         expect(&stage, "app=web", &["red"]).await?;
         promote(&stage, FIRST).await?;
