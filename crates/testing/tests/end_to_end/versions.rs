@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, ListParams};
 use lockstep_api::{Release, ReleasePolicySpec, RuleSpec, ValidationSpec, VersionedConfig};
 use lockstep_core::digest::{Content, Digest};
 use lockstep_core::names;
-use lockstep_testing::manifests::versioned;
+use lockstep_testing::manifests::{testapp_image, versioned};
 use lockstep_testing::{SHORT, Scenario, command_line, eventually, holds, impatient, scenario};
 use serde_json::{Value, json};
 
@@ -599,6 +599,33 @@ async fn cannot_start(stage: &Scenario, pod: &str) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// Nobody made it from a template that could be mended.
+#[tokio::test]
+async fn a_pod_of_nobody_that_waits_for_a_version_that_nobody_knows_is_named_by_doctor() {
+    scenario("bare-pod", |stage| async move {
+        stage.apply(&config("blue", "healthy")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        let container =
+            json!({"name": "app", "image": testapp_image(), "envFrom": [{"configMapRef": {"name": "app"}}]});
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "bare", "annotations": {names::PINS: format!("configmap/app={UNKNOWN}")}},
+            "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]},
+        });
+        stage.create(&pod.to_string()).await?;
+        cannot_start(&stage, "bare").await?;
+        let said = lockstep(&stage, &["doctor"]).await?;
+        let told = format!("warn  configs    Pod bare is not ready: it is pinned to {UNKNOWN}, which does not exist");
+        ensure!(said.contains(&told), "{said}");
+        stage.kubectl(&["delete", "pod", "bare"]).await?;
+        let said = lockstep(&stage, &["doctor"]).await?;
+        ensure!(said.contains("none is stuck"), "{said}");
+        Ok(())
+    })
+    .await;
 }
 
 /// Its controller waits for a pod that never starts, whatever its template says by then.
