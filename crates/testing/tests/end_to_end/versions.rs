@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
-use lockstep_api::{Release, ReleasePolicySpec, RuleSpec, ValidationSpec, VersionedConfig};
+use lockstep_api::{KeySchemaSpec, Release, ReleasePolicySpec, RuleSpec, ValidationSpec, VersionedConfig};
 use lockstep_core::digest::{Content, Digest};
 use lockstep_core::names;
 use lockstep_testing::manifests::{testapp_image, versioned};
@@ -171,6 +171,42 @@ async fn a_rollback_holds_when_the_version_that_it_went_back_from_is_deleted() {
         holds("the rollback stays", Duration::from_secs(8), async || {
             let current = status(&stage).await?["current"]["version"].clone();
             ensure!(current == "1.0.0", "{current} is current");
+            Ok(())
+        })
+        .await?;
+        expect(&stage, "app=web", &["blue"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_failed_stays_held_when_its_version_is_deleted() {
+    scenario("held-deleted", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.apply(&config("red", "crash")).await?;
+        ended(&stage, FIRST, "RolledBack").await?;
+        let held = status(&stage).await?["held"]["object"].as_str().context("nothing is held")?.to_owned();
+        let uid = async || -> Result<Option<String>> { Ok(stage.api::<ConfigMap>().get(&held).await?.uid()) };
+        let before = uid().await?;
+        // Until nothing can run it any more, it cannot be deleted.
+        stage.kubectl(&["delete", "replicasets", "--selector", "app=web"]).await?;
+        eventually("the version to be deleted", SHORT, async || {
+            lockstep(&stage, &["versions", "delete", "app", "r2"]).await.map(drop)
+        })
+        .await?;
+        eventually("its version to be made again", SHORT, async || {
+            let versions = stage.versions("configmap/app").await?;
+            ensure!(versions.get(&held).is_some_and(|name| name == "r2"), "{versions:?}");
+            ensure!(uid().await? != before, "it was not deleted");
+            Ok(())
+        })
+        .await?;
+        holds("it is held and not tried again", Duration::from_secs(5), async || {
+            let found = stage.api::<Release>().list(&ListParams::default()).await?;
+            let releases: Vec<String> = found.iter().map(ResourceExt::name_any).collect();
+            ensure!(releases == [FIRST], "{releases:?}");
+            let status = status(&stage).await?;
+            ensure!(status["held"]["version"] == "r2" && status["lastNumber"] == 2, "{status}");
             Ok(())
         })
         .await?;
@@ -516,6 +552,36 @@ async fn a_version_that_a_quota_does_not_allow_is_withdrawn_and_told() {
     .await;
 }
 
+/// The table names what there is, and there is nothing: whoever is written meanwhile runs the config itself.
+#[tokio::test]
+async fn a_first_version_that_a_quota_does_not_allow_is_handed_out_to_nobody() {
+    scenario("quota-first", |stage| async move {
+        eventually("what Kubernetes puts into every namespace", SHORT, async || {
+            Ok(stage.api::<ConfigMap>().get("kube-root-ca.crt").await?)
+        })
+        .await?;
+        stage.kubectl(&["create", "quota", "few", "--hard=configmaps=2"]).await?;
+        eventually("the quota to count", SHORT, async || {
+            let used = stage.kubectl(&["get", "quota", "few", "-o", "jsonpath={.status.used.configmaps}"]).await?;
+            ensure!(used == "1", "used: {used:?}");
+            Ok(())
+        })
+        .await?;
+        let (blue, _) = version_of("blue");
+        stage.apply(&config("blue", "healthy")).await?;
+        refused(&stage, &format!("its new version {blue} cannot be created: ")).await?;
+        nothing_moves(&stage, &blue).await?;
+        stage.apply(&deployment("web", 1, "")).await?;
+        let pins = stage.pins("deployment/web").await?;
+        ensure!(pins.is_empty(), "it is pinned to what is not there: {pins}");
+        expect(&stage, "app=web", &["blue"]).await?;
+        stage.kubectl(&["delete", "quota", "few"]).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        expect(&stage, "app=web", &["blue"]).await
+    })
+    .await;
+}
+
 /// A manifest as `kubectl get -o yaml` gives it, without what only its own cluster and namespace know.
 async fn exported(stage: &Scenario, workload: &str) -> Result<Value> {
     let mut object = stage.read(workload).await?;
@@ -617,13 +683,19 @@ async fn a_pod_of_nobody_that_waits_for_a_version_that_nobody_knows_is_named_by_
         });
         stage.create(&pod.to_string()).await?;
         cannot_start(&stage, "bare").await?;
-        let said = lockstep(&stage, &["doctor"]).await?;
+        // On a busy machine a replica of the operator may not be ready for a moment, which is told, too.
+        let doctor_says = async |told: &str| {
+            eventually("doctor to say so", SHORT, async || {
+                let said = lockstep(&stage, &["doctor"]).await?;
+                ensure!(said.contains(told), "{said}");
+                Ok(())
+            })
+            .await
+        };
         let told = format!("warn  configs    Pod bare is not ready: it is pinned to {UNKNOWN}, which does not exist");
-        ensure!(said.contains(&told), "{said}");
+        doctor_says(&told).await?;
         stage.kubectl(&["delete", "pod", "bare"]).await?;
-        let said = lockstep(&stage, &["doctor"]).await?;
-        ensure!(said.contains("none is stuck"), "{said}");
-        Ok(())
+        doctor_says("none is stuck").await
     })
     .await;
 }
@@ -709,14 +781,26 @@ async fn whoever_runs_a_version_of_another_config_is_named() {
 #[tokio::test]
 async fn a_config_that_is_not_followed_any_more_says_so() {
     scenario("followed", |stage| async move {
-        set_up(&stage, &deployment("web", 1, "")).await?;
+        set_up(&stage, &(deployment("web", 1, "") + &deployment("api", 1, ""))).await?;
         followed(&stage, "True", "OptedIn").await?;
         stage.kubectl(&["label", "configmap", "app", "lockstep.dev/versioned-"]).await?;
         followed(&stage, "False", "OptedOut").await?;
         stage.kubectl(&["delete", "configmap", "app"]).await?;
         followed(&stage, "False", "SourceGone").await?;
         stage.apply(&config("blue", "healthy")).await?;
-        followed(&stage, "True", "OptedIn").await
+        followed(&stage, "True", "OptedIn").await?;
+        // Nor does it speak of consumers that are gone, while it is not followed.
+        stage.kubectl(&["label", "configmap", "app", "lockstep.dev/versioned-"]).await?;
+        followed(&stage, "False", "OptedOut").await?;
+        stage.kubectl(&["delete", "deployment", "web"]).await?;
+        eventually("one consumer to be left", SHORT, async || {
+            let found = status(&stage).await?;
+            let names: Vec<&Value> =
+                found["consumers"].as_array().into_iter().flatten().map(|it| &it["name"]).collect();
+            ensure!(found["consumerCount"] == 1 && names == ["api"], "{found}");
+            Ok(())
+        })
+        .await
     })
     .await;
 }
@@ -806,6 +890,15 @@ async fn a_policy_whose_rules_cannot_be_used_is_told_when_it_is_written() {
         eventually("an Event about the policy", SHORT, async || {
             let events = stage.kubectl(&["events", "--for", "releasepolicy/default"]).await?;
             ensure!(events.contains("InvalidPolicy") && events.contains("data['COLOR'] !="), "{events}");
+            Ok(())
+        })
+        .await?;
+        let schema = KeySchemaSpec { key: "app.yaml".into(), schema: json!({"type": 7}) };
+        let validation = Some(ValidationSpec { schemas: vec![schema], ..ValidationSpec::default() });
+        stage.set_policy("unsound", &ReleasePolicySpec { validation, ..impatient() }).await?;
+        eventually("an Event about its schema", SHORT, async || {
+            let events = stage.kubectl(&["events", "--for", "releasepolicy/unsound"]).await?;
+            ensure!(events.contains("InvalidPolicy") && events.contains("the schema for key app.yaml: "), "{events}");
             Ok(())
         })
         .await
