@@ -89,7 +89,7 @@ impl Rollout {
     }
 
     /// Whether somebody keeps a pod as it is: made again, it would be the same.
-    pub fn keeps_back(&self, pod: &str) -> bool {
+    fn keeps_back(&self, pod: &str) -> bool {
         ordinal(pod).is_some_and(|ordinal| ordinal < self.kept_back)
     }
 

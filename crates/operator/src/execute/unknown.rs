@@ -1,17 +1,18 @@
 //! Pins to versions that do not exist: in a manifest from another namespace, or from long ago.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod, Secret};
 use kube::Api;
 use kube::api::ListParams;
 use lockstep_api::PinTable;
+use lockstep_core::health::{self, Unit};
 use lockstep_core::template::Unknown;
 use lockstep_core::{ConfigKind, Pin, Pins, Table, names};
 
 use super::{Doing, ExecuteError, Executor, Written};
 use crate::events::Reason;
-use crate::facts::{ConfigFact, PodFact, VersionFact, WorkloadFact};
+use crate::facts::{ConfigFact, PodFact, ResourceVersion, VersionFact, WorkloadFact};
 use crate::index::WorkloadId;
 
 impl Executor {
@@ -45,16 +46,23 @@ impl Executor {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &id.namespace);
         let doing = || format!("list the pods of {} in {}", fact.id(), id.namespace);
         let found = pods.list(&ListParams::default()).await.doing(doing)?;
-        let waits = |pod: &PodFact| {
-            let is_pinned = |(config, version): &Unknown| match pod.pins.get(config) {
-                Some(Pin::Version(pinned)) => pinned == version,
-                _ => false,
-            };
-            let is_its = pod.made_by.as_ref() == Some(&fact.owner.uid) && !fact.rollout.keeps_back(&pod.unit.name);
-            is_its && !pod.unit.is_ready && unknown.iter().any(is_pinned)
+        let is_pinned = |pod: &PodFact, (config, version): &Unknown| match pod.pins.get(config) {
+            Some(Pin::Version(pinned)) => pinned == version,
+            _ => false,
         };
-        for pod in found.iter().filter_map(PodFact::read).filter(waits) {
-            self.delete_pod(&id.namespace, &pod.unit.name, &pod.unit.uid, pod.resource_version).await?;
+        let is_its = |pod: &PodFact| pod.made_by.as_ref() == Some(&fact.owner.uid);
+        let concerned = |pod: &PodFact| is_its(pod) && unknown.iter().any(|named| is_pinned(pod, named));
+        let (units, at): (Vec<Unit>, Vec<ResourceVersion>) = found
+            .iter()
+            .filter_map(PodFact::read)
+            .filter(concerned)
+            .map(|pod| (pod.unit, pod.resource_version))
+            .unzip();
+        let at: BTreeMap<&str, ResourceVersion> = units.iter().map(|unit| unit.uid.as_str()).zip(at).collect();
+        for unit in health::stuck(&units, &fact.rollout, true, self.environment.clock.now()) {
+            if let Some(at) = at.get(unit.uid.as_str()) {
+                self.delete_pod(&id.namespace, &unit.name, &unit.uid, *at).await?;
+            }
         }
         Ok(())
     }
