@@ -31,8 +31,8 @@ async fn a_version_name_stands_for_one_content() {
             ensure!(reused.contains("version 1.0.0 has other content already"), "{reused}");
             ensure!(reused.contains("give this change a new name in the annotation lockstep.dev/version"), "{reused}");
             for (version, why) in NO_NAMES {
-                let refused = refused_change(&stage, &source(kind, "app", "green", version)).await?;
-                ensure!(refused.contains(why) && refused.contains("hoose another lockstep.dev/version"), "{refused}");
+                let told = refused_change(&stage, &source(kind, "app", "green", version)).await?;
+                ensure!(told.contains(why) && told.contains("hoose another lockstep.dev/version"), "{told}");
             }
 
             forget_who_changed(&stage, kind).await?;
