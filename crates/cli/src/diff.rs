@@ -177,7 +177,7 @@ fn shown(line: &str) -> Cow<'_, str> {
 
 impl View for Diff {
     fn text(&self, _: bool) -> String {
-        let title = format!("{} {} → {}", paint(&self.config, STRONG), self.from, self.to);
+        let title = format!("{} {} → {}", paint(&self.config, STRONG), harmless(&self.from), harmless(&self.to));
         if self.keys.is_empty() {
             return format!("{title}: no difference\n");
         }

@@ -1,6 +1,6 @@
 //! `lockstep doctor`: whether all of Lockstep is there and well, and what to do where it is not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -13,13 +13,16 @@ use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::client::Body;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, ResourceExt};
 use lockstep_api::{ConditionType, PinTable, VersionedConfig};
-use lockstep_core::{ConfigRef, names};
+use lockstep_core::references::{Role, references};
+use lockstep_core::{ConfigKind, ConfigRef, Pin, Pins, names};
 use serde::Serialize;
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::Outcome;
@@ -85,6 +88,14 @@ struct Facts {
     missing_rights: Seen<Vec<String>>,
     table: Seen<bool>,
     configs: Seen<Vec<VersionedConfig>>,
+    waiting: Seen<Vec<Waiting>>,
+}
+
+/// A pod that is not ready, and what it is pinned to. `configs_check` speaks of those whose version is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Waiting {
+    pod: String,
+    version: ConfigRef,
 }
 
 #[derive(Debug, Clone)]
@@ -175,7 +186,60 @@ async fn gather(cluster: &Cluster, server: Seen<String>, date: Option<Timestamp>
         missing_rights: missing_rights(cluster).await,
         table: table.map(|found| found.is_some()),
         configs: configs(cluster).await,
+        waiting: waiting(cluster).await,
     }
+}
+
+/// The pods of the namespace that wait for a version that is not there.
+async fn waiting(cluster: &Cluster) -> Seen<Vec<Waiting>> {
+    let found = cluster.api::<Pod>().list(&ListParams::default()).await;
+    let found = found.map_err(|error| Unseen::new(error, format!("list pods in namespace {}", cluster.namespace)))?;
+    let (mut waiting, mut known) = (Vec::new(), BTreeMap::new());
+    for needed in found.items.iter().flat_map(needs) {
+        if !known.contains_key(&needed.version) && known.len() < MOST_LOOKED_UP {
+            known.insert(needed.version.clone(), exists(cluster, &needed.version).await?);
+        }
+        if known.get(&needed.version) == Some(&false) {
+            waiting.push(needed);
+        }
+    }
+    Ok(waiting)
+}
+
+/// The versions that a pod is pinned to and names, if it is not ready.
+fn needs(pod: &Pod) -> Vec<Waiting> {
+    let status = pod.status.as_ref();
+    let has_ended =
+        status.and_then(|status| status.phase.as_deref()).is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase));
+    let mut conditions = status.into_iter().flat_map(|status| status.conditions.iter().flatten());
+    let is_ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    if has_ended || is_ready || pod.metadata.deletion_timestamp.is_some() {
+        return Vec::new();
+    }
+    let pins = Pins::read(pod.annotations().get(names::PINS).map(String::as_str).unwrap_or_default());
+    let named: BTreeSet<ConfigRef> = references(&json!(pod.spec))
+        .into_iter()
+        .filter_map(|found| (found.role == Role::Content).then_some(found.config))
+        .collect();
+    let pinned = pins.iter().filter_map(|(config, pin)| match pin {
+        Pin::Version(object) => Some(ConfigRef::new(config.kind, object.as_str())),
+        Pin::Live => None,
+    });
+    let pod = pod.name_any();
+    pinned.filter(|version| named.contains(version)).map(|version| Waiting { pod: pod.clone(), version }).collect()
+}
+
+async fn exists(cluster: &Cluster, version: &ConfigRef) -> Seen<bool> {
+    let found = match version.kind {
+        ConfigKind::ConfigMap => {
+            cluster.api::<ConfigMap>().get_metadata_opt(&version.name).await.map(|found| found.is_some())
+        }
+        ConfigKind::Secret => {
+            cluster.api::<Secret>().get_metadata_opt(&version.name).await.map(|found| found.is_some())
+        }
+    };
+    found
+        .map_err(|error| Unseen::new(error, format!("get {}s in namespace {}", version.kind.word(), cluster.namespace)))
 }
 
 async fn configs(cluster: &Cluster) -> Seen<Vec<VersionedConfig>> {
@@ -282,8 +346,10 @@ const CONFIGS_CHECK: &str = "configs";
 const ABOUT_THE_CALLER: [&str; 3] = [RIGHTS_CHECK, TABLE_CHECK, CONFIGS_CHECK];
 /// Why a config is not ready although nothing moves, and nothing that it says failed: somebody has to do something.
 const STUCK: [&str; 3] = ["Refused", "UnknownVersion", "NoVersion"];
-/// How many configs are named.
+/// How many configs are named, and how many pods.
 const NAMED: usize = 5;
+/// How many versions are looked up that pods wait for.
+const MOST_LOOKED_UP: usize = 50;
 
 /// What the caller must be allowed to, for all commands to work.
 const RIGHTS: [(&str, &str, &str); 9] = [
@@ -525,7 +591,7 @@ fn table_check(facts: &Facts) -> Check {
     }
 }
 
-/// What is versioned in the namespace, and each config that is stuck. One that failed is `lockstep status`'s to tell.
+/// What is versioned in the namespace, and each config and pod that is stuck. One that failed is `lockstep status`'s to tell.
 fn configs_check(facts: &Facts) -> Vec<Check> {
     let (about, namespace) = (CONFIGS_CHECK, &facts.namespace);
     let found = match &facts.configs {
@@ -537,13 +603,31 @@ fn configs_check(facts: &Facts) -> Vec<Check> {
         let is_stuck = ready.status == "False" && STUCK.contains(&ready.reason.as_str());
         is_stuck.then(|| format!("{}: {}", ConfigRef::from(&object.spec.source), harmless(&ready.message)))
     };
-    let stuck: Vec<String> = found.iter().filter_map(stuck).collect();
-    if stuck.is_empty() {
-        return vec![Check::ok(about, format!("{} versioned in namespace {namespace}, none is stuck", found.len()))];
-    }
-    let more = stuck.len().saturating_sub(NAMED);
-    let more = (more > 0).then(|| Check::new(Level::Warn, about, format!("and {more} more"), "lockstep status"));
-    stuck.into_iter().take(NAMED).map(|says| Check::new(Level::Warn, about, says, "")).chain(more).collect()
+    let stuck: Vec<Check> =
+        found.iter().filter_map(stuck).map(|says| Check::new(Level::Warn, about, says, "")).collect();
+    let pods = match &facts.waiting {
+        Err(why) => vec![Check::unseen(about, why)],
+        Ok(waiting) => some_of(waiting.iter().map(pod_check).collect(), "kubectl get pods"),
+    };
+    let is_well = stuck.is_empty() && facts.waiting.as_ref().map_or(true, Vec::is_empty);
+    let well = || Check::ok(about, format!("{} versioned in namespace {namespace}, none is stuck", found.len()));
+    let configs = if is_well { vec![well()] } else { some_of(stuck, "lockstep status") };
+    configs.into_iter().chain(pods).collect()
+}
+
+/// The first of them, and the command that shows them all.
+fn some_of(mut checks: Vec<Check>, all: &str) -> Vec<Check> {
+    let more = checks.len().saturating_sub(NAMED);
+    checks.truncate(NAMED);
+    checks.extend((more > 0).then(|| Check::new(Level::Warn, CONFIGS_CHECK, format!("and {more} more"), all)));
+    checks
+}
+
+fn pod_check(Waiting { pod, version }: &Waiting) -> Check {
+    let says = format!("Pod {} is not ready: it is pinned to {}, which does not exist", harmless(pod), version.name);
+    let pins = names::PINS;
+    let next = format!("kubectl delete pod {pod}; if it was made by hand, make it again without the annotation {pins}");
+    Check::new(Level::Warn, CONFIGS_CHECK, says, next)
 }
 
 fn clock_check(facts: &Facts) -> Check {
@@ -612,7 +696,40 @@ mod tests {
             missing_rights: Ok(Vec::new()),
             table: Ok(true),
             configs: Ok(vec![versioned("configmap", "app")]),
+            waiting: Ok(Vec::new()),
         }
+    }
+
+    #[test]
+    fn a_pod_waits_for_what_it_is_pinned_to_and_names() {
+        let found = |ready: &str, phase: &str, named: &str| {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"name": "bare", "annotations": {names::PINS: "configmap/app=app-1,secret/db=live"}},
+                "spec": {"containers": [{"name": "app", "envFrom": [{"configMapRef": {"name": named}}]}]},
+                "status": {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]},
+            }))
+            .unwrap();
+            needs(&pod)
+        };
+        let version = ConfigRef::new(ConfigKind::ConfigMap, "app-1");
+        assert_eq!(found("False", "Pending", "app-1"), [Waiting { pod: "bare".into(), version }]);
+        assert_eq!(found("True", "Running", "app-1"), [], "it runs");
+        assert_eq!(found("False", "Failed", "app-1"), [], "it has ended");
+        assert_eq!(found("False", "Pending", "app"), [], "nobody brought the version into it");
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_nothing_is_named() {
+        let waits =
+            |pod: &str| Waiting { pod: pod.into(), version: ConfigRef::new(ConfigKind::ConfigMap, "app-0123456789") };
+        let shown = |waiting: Seen<Vec<Waiting>>| shown(&Facts { waiting, ..well() });
+        let bare = shown(Ok(vec![waits("bare")]));
+        assert!(bare.contains("Pod bare is not ready: it is pinned to app-0123456789, which does not exist"), "{bare}");
+        assert!(bare.contains("kubectl delete pod bare") && !bare.contains("none is stuck"), "{bare}");
+        assert!(shown(Ok(vec![waits("web"); 8])).contains("and 3 more"));
+        let unseen = shown(Err(Unseen::Forbidden("list pods in namespace shop".into())));
+        assert!(unseen.contains("skip  configs    not checked: you may not list pods"), "{unseen}");
+        assert!(unseen.contains("none is stuck"), "{unseen}");
     }
 
     #[test]

@@ -484,6 +484,7 @@ impl End {
         let Self { config, version, release, reason, .. } = self;
         let typed = config.parse().map_or_else(|_| config.clone(), |config| typed(&config));
         let because = if reason.is_empty() { String::new() } else { format!(": {}", harmless(reason)) };
+        let version = harmless(version);
         match self.result {
             Ending::Released => format!("{config}: {}", paint(&format!("{version} is current"), GOOD)),
             Ending::Unjudged => format!("{config}: {}{because}", paint(&format!("{version} is released"), MOVING)),

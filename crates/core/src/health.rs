@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::kinds::Kind;
 use crate::policy::Policy;
 
 /// A pod may be not ready for so long during the bake before that counts: one missed probe is no verdict.
@@ -80,6 +81,16 @@ impl Rollout {
     /// Whether its controller replaces every pod by itself.
     pub fn replaces_all(&self) -> bool {
         self.kept_back == 0 && !self.is_by_hand
+    }
+
+    /// Whether its controller may be waiting for a broken pod, and would make it from the present template once that is gone.
+    pub fn may_wait_for_a_pod(&self, kind: Kind) -> bool {
+        kind.waits_for_broken_pods() && self.is_observed && !self.is_by_hand
+    }
+
+    /// Whether somebody keeps a pod as it is: made again, it would be the same.
+    fn keeps_back(&self, pod: &str) -> bool {
+        ordinal(pod).is_some_and(|ordinal| ordinal < self.kept_back)
     }
 
     /// Whether it is where its template says: every pod is new and ready, or there is none to wait for.
@@ -289,11 +300,10 @@ pub fn stuck<'a>(
     goes_back: bool,
     now: Timestamp,
 ) -> impl Iterator<Item = &'a Unit> {
-    let is_kept_back = move |unit: &Unit| ordinal(&unit.name).is_some_and(|ordinal| ordinal < rollout.kept_back);
     let is_stuck = move |unit: &Unit| {
         is_broken(unit, now) || (goes_back && !unit.is_ready && !unit.was_ready && unit.homeless.is_none())
     };
-    units.iter().filter(move |unit| !unit.is_new && is_stuck(unit) && !is_kept_back(unit))
+    units.iter().filter(move |unit| !unit.is_new && is_stuck(unit) && !rollout.keeps_back(&unit.name))
 }
 
 /// The place of a pod in its StatefulSet.

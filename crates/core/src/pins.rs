@@ -132,6 +132,18 @@ mod tests {
     }
 
     #[test]
+    fn of_a_pin_that_is_written_twice_the_last_one_counts() {
+        let text = "configmap/app=app-1,secret/app=app-9,configmap/app=app-2";
+        assert_eq!(Pins::read(text).to_string(), "configmap/app=app-2,secret/app=app-9");
+        assert_eq!(text.parse::<Pins>().unwrap(), Pins::read(text));
+        assert_eq!(
+            Pins::read("configmap/app=app-1,configmap/app=B").to_string(),
+            "configmap/app=app-1",
+            "that is none"
+        );
+    }
+
+    #[test]
     fn a_mistake_is_refused_with_the_entry_that_has_it() {
         for text in ["configmap/app", "app=app-1", "configmap/app=", "configmap/a=b,junk", "configmap/a=b c"] {
             let error = text.parse::<Pins>().unwrap_err().to_string();

@@ -645,6 +645,19 @@ mod tests {
     }
 
     #[test]
+    fn what_has_the_name_of_the_new_version_and_other_content_is_in_the_way() {
+        let mut observed = adopted('a');
+        observed.source = Some(source('b'));
+        observed.versions.push(Version { digest: "b".repeat(10) + &"c".repeat(54), ..version('b') });
+        let refused = Refusal::ObjectInTheWay { object: object('b') };
+        assert!(refused.to_string().contains(&object('b')), "{refused}");
+        assert_eq!(plan(&observed), [Action::Refuse(refused)], "nothing moves");
+        observed.versions.pop();
+        settle(&mut observed);
+        assert_eq!(released(&observed), object('b'), "once it is gone");
+    }
+
+    #[test]
     fn what_is_wanted_again_is_kept_before_it_is_handed_out() {
         let mut observed = adopted('a');
         change(&mut observed, 'b');

@@ -16,6 +16,34 @@ const MAX_NUMBER: u64 = 1_000_000_000;
 /// How many names are remembered after their versions are gone.
 const REMEMBERED: usize = 100;
 
+/// What nobody sees, or what turns the direction of writing: Unicode's formats and private characters, as the API server's policy knows them.
+const UNSEEN: [std::ops::RangeInclusive<char>; 24] = [
+    '\u{ad}'..='\u{ad}',
+    '\u{600}'..='\u{605}',
+    '\u{61c}'..='\u{61c}',
+    '\u{6dd}'..='\u{6dd}',
+    '\u{70f}'..='\u{70f}',
+    '\u{890}'..='\u{891}',
+    '\u{8e2}'..='\u{8e2}',
+    '\u{180e}'..='\u{180e}',
+    '\u{200b}'..='\u{200f}',
+    '\u{202a}'..='\u{202e}',
+    '\u{2060}'..='\u{2064}',
+    '\u{2066}'..='\u{206f}',
+    '\u{e000}'..='\u{f8ff}',
+    '\u{feff}'..='\u{feff}',
+    '\u{fff9}'..='\u{fffb}',
+    '\u{110bd}'..='\u{110bd}',
+    '\u{110cd}'..='\u{110cd}',
+    '\u{13430}'..='\u{1343f}',
+    '\u{1bca0}'..='\u{1bca3}',
+    '\u{1d173}'..='\u{1d17a}',
+    '\u{e0001}'..='\u{e0001}',
+    '\u{e0020}'..='\u{e007f}',
+    '\u{f0000}'..='\u{ffffd}',
+    '\u{100000}'..='\u{10fffd}',
+];
+
 /// A version's name as people use it: `1.4.0`, `r7`, `before-black-friday`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VersionName(String);
@@ -25,7 +53,7 @@ pub enum VersionNameError {
     #[error("`{0}` cannot be a version name, commands mean something else by it: choose another lockstep.dev/version")]
     Reserved(String),
     #[error(
-        "the version name `{0}` is not one: it has at most {MAX_LENGTH} characters, begins with a letter or digit, and has no blanks or control characters. Choose another lockstep.dev/version"
+        "the version name `{0}` is not one: it has at most {MAX_LENGTH} characters, begins with a letter or digit, and has no blanks, control characters or characters that nobody sees. Choose another lockstep.dev/version"
     )]
     Malformed(String),
 }
@@ -42,7 +70,11 @@ impl VersionName {
             return Err(VersionNameError::Reserved(text.to_owned()));
         }
         let name: Self = text.parse()?;
-        if text.starts_with(char::is_alphanumeric) { Ok(name) } else { Err(malformed(text)) }
+        if text.starts_with(char::is_alphanumeric) && !text.contains(is_unseen) {
+            Ok(name)
+        } else {
+            Err(malformed(text))
+        }
     }
 
     pub fn as_str(&self) -> &str {
@@ -50,8 +82,16 @@ impl VersionName {
     }
 }
 
+fn is_unseen(c: char) -> bool {
+    UNSEEN.iter().any(|range| range.contains(&c))
+}
+
+/// What cannot be seen in it is told by its number.
 fn malformed(text: &str) -> VersionNameError {
-    VersionNameError::Malformed(text.chars().take(MAX_LENGTH).collect())
+    let shown = |c: char| {
+        if c.is_control() || is_unseen(c) { c.escape_unicode().to_string() } else { c.to_string() }
+    };
+    VersionNameError::Malformed(text.chars().take(MAX_LENGTH).map(shown).collect())
 }
 
 impl FromStr for VersionName {
@@ -193,9 +233,14 @@ mod tests {
         for reserved in RESERVED {
             assert_eq!(VersionName::chosen(reserved), Err(VersionNameError::Reserved(reserved.to_owned())));
         }
-        for odd in ["--to", "-1", ".hidden", "a b", ""] {
-            assert!(matches!(VersionName::chosen(odd), Err(VersionNameError::Malformed(_))), "{odd}");
+        for odd in
+            ["--to", "-1", ".hidden", "a b", "", "x\u{200b}", "\u{200b}x", "a\u{202e}b", "a\u{feff}", "a\u{e000}"]
+        {
+            assert!(matches!(VersionName::chosen(odd), Err(VersionNameError::Malformed(_))), "{odd:?}");
         }
+        let told = VersionName::chosen("a\u{202e}b").unwrap_err().to_string();
+        assert!(told.contains("`a\\u{202e}b`"), "{told}");
+        assert!("a\u{202e}b".parse::<VersionName>().is_ok(), "nor is it nobody's version any more");
         assert!("--to".parse::<VersionName>().is_ok(), "one of before stays what it is");
         assert!(VersionName::chosen("1.4.0+ü").is_ok());
         for bad in ["", "a b", "a\n", &"x".repeat(200)] {

@@ -64,6 +64,8 @@ enum Done {
     Consumer(WorkloadId, Result<Option<Written>, ExecuteError>),
     /// The people of a workload, by its uid.
     Told(WorkloadId, String, Result<(), ExecuteError>),
+    /// A workload's controller, from waiting for a pod that never starts.
+    Freed(WorkloadId, Result<(), ExecuteError>),
     Restore(ReleaseId, Result<Vec<Written>, ExecuteError>),
     Retention(ConfigId, Result<Vec<Written>, ExecuteError>),
     Unreadable(ObjectId, Result<(), ExecuteError>),
@@ -312,8 +314,8 @@ impl Controller {
         *count <= MOST_PUT_OFF
     }
 
-    /// What no release looks after: a gate that is nobody's, a pin to a version that does not exist, and in template mode a plain name that
-    /// somebody wrote over a version.
+    /// What no release looks after: a gate that is nobody's, a pin to a version that does not exist, pods that wait for such a version, and in
+    /// template mode a plain name that somebody wrote over a version.
     fn look_after(&mut self, id: &WorkloadId, running: &mut JoinSet<Done>) -> bool {
         let is_concerned = |fact: &&WorkloadFact| fact.can_change || fact.is_fixed;
         let Some(fact) = self.index.workload(id).filter(is_concerned).cloned() else { return false };
@@ -327,13 +329,17 @@ impl Controller {
         }
         let (pins, unknown) = self.index.settled_pins(&id.namespace, &fact);
         let can_be_told = fact.can_change || !unknown.is_empty();
-        if pins == fact.pins || !can_be_told {
+        if pins == fact.pins {
+            return self.free(id, fact, running);
+        }
+        if !can_be_told {
             return false;
         }
+        let forged = self.index.forged(id);
         if !fact.can_change {
             let (executor, id) = (Arc::clone(&self.executor), id.clone());
             self.environment.process.spawn_into(running, async move {
-                let told = executor.tell_fixed(&id, &fact, &unknown).await;
+                let told = executor.tell_fixed(&id, &fact, &unknown, &forged).await;
                 Done::Told(id, fact.owner.uid, told)
             });
             return true;
@@ -341,7 +347,7 @@ impl Controller {
         if !unknown.is_empty() {
             let (executor, id) = (Arc::clone(&self.executor), id.clone());
             self.environment.process.spawn_into(running, async move {
-                let written = executor.replace_unknown(&id, &fact, &pins, &unknown).await;
+                let written = executor.replace_unknown(&id, &fact, &pins, &unknown, &forged).await;
                 Done::Consumer(id, written)
             });
             return true;
@@ -357,6 +363,20 @@ impl Controller {
         self.environment.process.spawn_into(running, async move {
             let written = executor.pin(&id, &fact, &pins, None).await;
             Done::Consumer(id, written)
+        });
+        true
+    }
+
+    /// Its template is well, and its controller may still wait for a pod from before. False if there is none.
+    fn free(&self, id: &WorkloadId, fact: WorkloadFact, running: &mut JoinSet<Done>) -> bool {
+        let unknown = self.index.left_unknown(&id.namespace, &fact);
+        if unknown.is_empty() || !self.executor.may_delete_pods {
+            return false;
+        }
+        let (executor, id, forged) = (Arc::clone(&self.executor), id.clone(), self.index.forged(id));
+        self.environment.process.spawn_into(running, async move {
+            let freed = executor.delete_waiting(&id, &fact, &unknown, &forged).await;
+            Done::Freed(id, freed)
         });
         true
     }
@@ -422,6 +442,17 @@ impl Controller {
                 self.settle_failure(&work, told);
                 self.queue.done(&work, Instant::now());
             }
+            Done::Freed(id, freed) => {
+                let work = Work::Consumer(id);
+                // Until its controller is through: another such pod may come, and one that has just changed is still there.
+                if freed.is_ok() {
+                    let delay = self.back_off(&work);
+                    self.queue.push(work.clone(), Instant::now(), delay);
+                } else {
+                    self.settle_failure(&work, freed);
+                }
+                self.queue.done(&work, Instant::now());
+            }
             Done::Policy(id, told) => {
                 let work = Work::Policy(id);
                 self.settle_failure(&work, told);
@@ -461,7 +492,8 @@ impl Controller {
         if let Some(entry) = &outcome.published {
             self.index.note_published(id, entry);
         }
-        self.index.note_checked(id, outcome.checked);
+        let work = self.index.note_checked(id, outcome.checked);
+        self.take_up(work, GATHER);
         let now = Instant::now();
         if let Some(wait) = outcome.wake {
             self.queue.push(Work::Config(id.clone()), now, wait);

@@ -20,6 +20,8 @@ struct Inner {
     last_version: u64,
     /// The beginning of the paths whose writes it refuses.
     refuses: Option<String>,
+    /// What somebody writes to right after the next list.
+    is_busy: Option<String>,
 }
 
 impl Fake {
@@ -47,6 +49,11 @@ impl Fake {
     /// From now on it answers writes below this path with an error.
     pub fn refuse(&self, path: Option<&str>) {
         self.0.lock().unwrap().refuses = path.map(str::to_owned);
+    }
+
+    /// Somebody writes to this object right after the next list.
+    pub fn touch_after_list(&self, path: &str) {
+        self.0.lock().unwrap().is_busy = Some(path.to_owned());
     }
 
     /// The paths that were written since it was last asked.
@@ -80,6 +87,7 @@ impl Inner {
         let found = self.objects.get(&path).cloned();
         let object = match (method, found) {
             (&Method::GET, Some(object)) => return Ok(object),
+            (&Method::GET, None) if path.ends_with("/pods") => return Ok(self.list(&path)),
             (&Method::POST, None) => {
                 let mut object = body;
                 object["metadata"]["uid"] = json!(format!("uid-{}", self.last_version + 1));
@@ -117,6 +125,16 @@ impl Inner {
         };
         self.writes.push(path.clone());
         Ok(self.store(&path, object))
+    }
+
+    fn list(&mut self, path: &str) -> Value {
+        let below = format!("{path}/");
+        let found = self.objects.iter().filter(|(path, _)| path.starts_with(&below));
+        let items: Vec<Value> = found.map(|(_, object)| object.clone()).collect();
+        if let Some((path, object)) = self.is_busy.take().and_then(|path| self.objects.get_key_value(&path)) {
+            self.store(&path.clone(), object.clone());
+        }
+        json!({"metadata": {}, "items": items})
     }
 
     fn store(&mut self, path: &str, mut object: Value) -> Value {

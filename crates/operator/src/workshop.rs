@@ -75,25 +75,30 @@ pub fn on_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Stri
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn no_more_than_a_few_are_at_work() {
         let (workshop, counts) = (Workshop::threads(), Arc::new((AtomicUsize::new(0), AtomicUsize::new(0))));
+        let together = Arc::new(Barrier::new(AT_ONCE));
         let work = |_| {
-            let counts = Arc::clone(&counts);
+            let (counts, together) = (Arc::clone(&counts), Arc::clone(&together));
             workshop.run(Effort::Heavy, move || {
                 let (at_work, most) = &*counts;
                 most.fetch_max(at_work.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                thread::yield_now();
+                // As many as there are turns are at work together; more would be seen now.
+                together.wait();
+                thread::sleep(Duration::from_millis(10));
                 at_work.fetch_sub(1, Ordering::SeqCst);
             })
         };
-        let done = futures::future::join_all((0..16).map(work)).await;
+        let done = futures::future::join_all((0..8 * AT_ONCE).map(work)).await;
         assert!(done.iter().all(Result::is_ok));
-        assert!((1..=AT_ONCE).contains(&counts.1.load(Ordering::SeqCst)));
+        assert_eq!(counts.1.load(Ordering::SeqCst), AT_ONCE);
     }
 
     #[tokio::test]

@@ -136,6 +136,7 @@ fn argo_cd_sees_the_health_of_releases_and_configs() {
         ("VersionedConfig", config("False", "Held"), "Degraded"),
         ("VersionedConfig", config("False", "Refused"), "Degraded"),
         ("VersionedConfig", config("False", "NoVersion"), "Degraded"),
+        ("VersionedConfig", config("False", "UnknownVersion"), "Degraded"),
     ] {
         let health = judge(&script(kind), &object).unwrap_or_else(|error| panic!("{kind} {object}: {error}"));
         assert_eq!(health["status"], expected, "{kind} {object}");

@@ -290,7 +290,8 @@ async fn a_job_whose_version_nobody_knows_is_told_what_helps() {
     };
     let tell = async |version: &str| {
         let unknown = [(id().config, version.to_owned())];
-        stage.executor.tell_fixed(&job, &WorkloadFact::default(), &unknown).await.unwrap();
+        let forged = std::collections::BTreeSet::new();
+        stage.executor.tell_fixed(&job, &WorkloadFact::default(), &unknown, &forged).await.unwrap();
         stage.fake.writes().pop().map(|path| stage.fake.get(&path).unwrap())
     };
     let event = tell("app-0123456789").await.unwrap();
@@ -372,6 +373,68 @@ async fn a_pod_that_something_became_of_is_not_deleted() {
     assert!(stage.fake.get(path).is_some());
     stage.executor.delete_pod("shop", "db-0", "u1", at(&stage.fake)).await.unwrap();
     assert_eq!(stage.fake.get(path), None);
+}
+
+/// A pod of the StatefulSet db, pinned to this version.
+fn put_pod(stage: &Stage, name: &str, version: &str, ready: &str) -> String {
+    let path = format!("/api/v1/namespaces/shop/pods/{name}");
+    let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "db", "controller": true});
+    let pins = json!({names::PINS: format!("configmap/app={version}")});
+    let metadata = json!({
+        "name": name, "namespace": "shop", "uid": name, "annotations": pins, "ownerReferences": [owner],
+    });
+    let status = json!({"conditions": [{"type": "Ready", "status": ready}]});
+    stage.fake.put(&path, json!({"metadata": metadata, "status": status}));
+    path
+}
+
+/// The StatefulSet db, whose first pod its user keeps back, and what nobody knows.
+fn waiting() -> (WorkloadId, WorkloadFact, [lockstep_core::template::Unknown; 1]) {
+    let kinds = crate::kinds::built_in();
+    let place = kinds.iter().position(|kind| kind.resource.kind == "StatefulSet").unwrap();
+    let workload = crate::index::WorkloadKey { kind: place, name: "db".into() };
+    let mut fact = WorkloadFact::default();
+    (fact.owner.kind, fact.owner.name, fact.owner.uid) = ("StatefulSet".into(), "db".into(), "db".into());
+    fact.rollout.kept_back = 1;
+    (WorkloadId { namespace: "shop".into(), workload }, fact, [(id().config, "app-0123456789".to_owned())])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_for_what_nobody_knows_goes_also_if_it_changes_meanwhile() {
+    let mut stage = Stage::new();
+    let known = stage.look().await.created.unwrap().object;
+    let (db, fact, unknown) = waiting();
+    let stuck = put_pod(&stage, "db-2", "app-0123456789", "False");
+    let left = [
+        put_pod(&stage, "db-0", "app-0123456789", "False"),
+        put_pod(&stage, "db-1", "app-0123456789", "True"),
+        put_pod(&stage, "db-3", &known, "False"),
+    ];
+    let forged = std::collections::BTreeSet::new();
+    let look = async || stage.executor.delete_waiting(&db, &fact, &unknown, &forged).await.unwrap();
+    stage.fake.touch_after_list(&stuck);
+    look().await;
+    assert!(stage.fake.get(&stuck).is_some(), "it may work by now");
+    look().await;
+    assert_eq!(stage.fake.get(&stuck), None);
+    assert!(left.iter().all(|pod| stage.fake.get(pod).is_some()), "kept back, ready, or of a version that is there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_is_forged_is_not_known_although_it_is_there() {
+    let mut stage = Stage::new();
+    let known = stage.look().await.created.unwrap().object;
+    let (db, fact, _) = waiting();
+    let unknown = [(id().config, known.clone())];
+    let stuck = put_pod(&stage, "db-2", &known, "False");
+    let uid = stage.fake.get(&format!("/api/v1/namespaces/shop/configmaps/{known}")).unwrap()["metadata"]["uid"].take();
+    stage.executor.delete_waiting(&db, &fact, &unknown, &[].into()).await.unwrap();
+    assert!(stage.fake.get(&stuck).is_some());
+    // The table does not speak of what is forged.
+    stage.fake.delete(TABLE);
+    let forged = [uid.as_str().unwrap().to_owned()].into();
+    stage.executor.delete_waiting(&db, &fact, &unknown, &forged).await.unwrap();
+    assert_eq!(stage.fake.get(&stuck), None);
 }
 
 #[test]

@@ -1,15 +1,18 @@
 //! Pins to versions that do not exist: in a manifest from another namespace, or from long ago.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod, Secret};
 use kube::Api;
 use kube::api::ListParams;
 use lockstep_api::PinTable;
+use lockstep_core::health::{self, Unit};
 use lockstep_core::template::Unknown;
-use lockstep_core::{ConfigKind, Pins, Table, names};
+use lockstep_core::{ConfigKind, Pin, Pins, Table, names};
 
 use super::{Doing, ExecuteError, Executor, Written};
 use crate::events::Reason;
-use crate::facts::{ConfigFact, PodFact, WorkloadFact};
+use crate::facts::{ConfigFact, PodFact, ResourceVersion, VersionFact, WorkloadFact};
 use crate::index::WorkloadId;
 
 impl Executor {
@@ -20,43 +23,73 @@ impl Executor {
         fact: &WorkloadFact,
         pins: &Pins,
         unknown: &[Unknown],
+        forged: &BTreeSet<String>,
     ) -> Result<Option<Written>, ExecuteError> {
-        for version in unknown {
-            if self.is_known(&id.namespace, version).await? {
-                return Ok(None);
-            }
+        if self.still_unknown(&id.namespace, unknown, forged).await?.len() < unknown.len() {
+            return Ok(None);
         }
         let written = self.pin(id, fact, pins, None).await?;
         self.tell_unknown(id, fact, pins, unknown).await;
-        if fact.id().kind().waits_for_broken_pods() && self.may_delete_pods {
-            self.delete_waiting(id, fact, unknown).await?;
-        }
         Ok(written)
     }
 
-    /// The controller would wait for a pod that cannot start.
-    async fn delete_waiting(
+    /// Deletes the pods that cannot start with these versions, and that their controller waits for. Whoever asks looks again: a pod that has
+    /// changed since is left, and the controller may make one from what it knew before.
+    pub async fn delete_waiting(
         &self,
         id: &WorkloadId,
         fact: &WorkloadFact,
         unknown: &[Unknown],
+        forged: &BTreeSet<String>,
     ) -> Result<(), ExecuteError> {
+        let unknown = self.still_unknown(&id.namespace, unknown, forged).await?;
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &id.namespace);
         let doing = || format!("list the pods of {} in {}", fact.id(), id.namespace);
         let found = pods.list(&ListParams::default()).await.doing(doing)?;
-        for pod in found.iter().filter_map(PodFact::read) {
-            let waits = unknown
-                .iter()
-                .any(|(config, version)| pod.pins.get(config).is_some_and(|pin| pin.to_string() == *version));
-            if pod.made_by.as_ref() == Some(&fact.owner.uid) && waits && !pod.unit.is_ready {
-                self.delete_pod(&id.namespace, &pod.unit.name, &pod.unit.uid, pod.resource_version).await?;
+        let is_pinned = |pod: &PodFact, (config, version): &Unknown| match pod.pins.get(config) {
+            Some(Pin::Version(pinned)) => pinned == version,
+            _ => false,
+        };
+        let is_its = |pod: &PodFact| pod.made_by.as_ref() == Some(&fact.owner.uid);
+        let concerned = |pod: &PodFact| is_its(pod) && unknown.iter().any(|named| is_pinned(pod, named));
+        let (units, at): (Vec<Unit>, Vec<ResourceVersion>) = found
+            .iter()
+            .filter_map(PodFact::read)
+            .filter(concerned)
+            .map(|pod| (pod.unit, pod.resource_version))
+            .unzip();
+        let at: BTreeMap<&str, ResourceVersion> = units.iter().map(|unit| unit.uid.as_str()).zip(at).collect();
+        for unit in health::stuck(&units, &fact.rollout, true, self.environment.clock.now()) {
+            if let Some(at) = at.get(unit.uid.as_str()) {
+                self.delete_pod(&id.namespace, &unit.name, &unit.uid, *at).await?;
             }
         }
         Ok(())
     }
 
+    /// Those that the API server does not know either. Ours is the word on what is forged: by their uids.
+    async fn still_unknown(
+        &self,
+        namespace: &str,
+        unknown: &[Unknown],
+        forged: &BTreeSet<String>,
+    ) -> Result<Vec<Unknown>, ExecuteError> {
+        let mut still = Vec::new();
+        for version in unknown {
+            if !self.is_known(namespace, version, forged).await? {
+                still.push(version.clone());
+            }
+        }
+        Ok(still)
+    }
+
     /// Whether the version is there, or is announced.
-    async fn is_known(&self, namespace: &str, (config, version): &Unknown) -> Result<bool, ExecuteError> {
+    async fn is_known(
+        &self,
+        namespace: &str,
+        (config, version): &Unknown,
+        forged: &BTreeSet<String>,
+    ) -> Result<bool, ExecuteError> {
         let found = match config.kind {
             ConfigKind::ConfigMap => {
                 let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
@@ -69,8 +102,10 @@ impl Executor {
         };
         let found = found.doing(|| format!("look for version {version} of {config} in {namespace}"))?;
         // A draft whose config never came is none.
-        let is_it = |meta| matches!(ConfigFact::read(config.kind, &meta), Some(ConfigFact::Version(fact)) if fact.config == *config);
-        if found.is_some_and(is_it) {
+        let is_it = |fact: &VersionFact| fact.config == *config && !forged.contains(&fact.uid);
+        let is_genuine =
+            |meta| matches!(ConfigFact::read(config.kind, &meta), Some(ConfigFact::Version(fact)) if is_it(&fact));
+        if found.is_some_and(is_genuine) {
             return Ok(true);
         }
         let tables: Api<PinTable> = Api::namespaced(self.client.clone(), namespace);
@@ -85,14 +120,11 @@ impl Executor {
         id: &WorkloadId,
         fact: &WorkloadFact,
         unknown: &[Unknown],
+        forged: &BTreeSet<String>,
     ) -> Result<(), ExecuteError> {
-        let mut told = Vec::new();
-        for named in unknown {
-            if !self.is_known(&id.namespace, named).await? {
-                let (config, version) = named;
-                told.push(format!("{version}, which is no version of {config} here"));
-            }
-        }
+        let unknown = self.still_unknown(&id.namespace, unknown, forged).await?;
+        let tell = |(config, version): &Unknown| format!("{version}, which is no version of {config} here");
+        let told: Vec<String> = unknown.iter().map(tell).collect();
         if told.is_empty() {
             return Ok(());
         }
@@ -107,13 +139,16 @@ impl Executor {
 
     async fn tell_unknown(&self, id: &WorkloadId, fact: &WorkloadFact, pins: &Pins, unknown: &[Unknown]) {
         let told = |(config, version): &Unknown| match pins.get(config) {
-            Some(pin) => format!("{version} of {config} does not exist: it has {pin} now, which is current"),
+            Some(pin) => format!("{version} is no version of {config}: it has {pin} now, which is current"),
             None => format!(
-                "{version} of {config} does not exist, and {config} is not versioned here: it is not pinned any more"
+                "{version} is no version of {config}, and {config} is not versioned here: it is not pinned any more"
             ),
         };
         let told: Vec<String> = unknown.iter().map(told).collect();
-        let note = format!("its template was pinned to a version that is not there. {}", told.join("; "));
+        // A pod of it that does not start is in the way, and we may not delete it.
+        let is_left = fact.id().kind().waits_for_broken_pods() && !self.may_delete_pods;
+        let help = if is_left { ". Delete its pods that do not start: it waits for them" } else { "" };
+        let note = format!("its template was pinned to what is no version here. {}{help}", told.join("; "));
         self.warn_of(id, fact, note).await;
     }
 

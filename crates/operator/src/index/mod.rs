@@ -385,11 +385,15 @@ impl Index {
         Todo { retention, ..Todo::default() }.within(&id.namespace)
     }
 
-    /// Remembers what versions hold. It stays so for as long as they live: they are immutable.
-    pub fn note_checked(&mut self, id: &ConfigId, checked: Vec<Checked>) {
-        if let Some(namespace) = self.namespaces.get_mut(&id.namespace) {
-            namespace.contents.extend(checked.into_iter().map(|checked| (checked.uid, checked.digest)));
-        }
+    /// Remembers what versions hold. It stays so for as long as they live: they are immutable. Whoever is pinned to what turns out to be
+    /// forged needs another one.
+    pub fn note_checked(&mut self, id: &ConfigId, checked: Vec<Checked>) -> Vec<Work> {
+        let Some(namespace) = self.namespaces.get_mut(&id.namespace).filter(|_| !checked.is_empty()) else {
+            return Vec::new();
+        };
+        namespace.contents.extend(checked.into_iter().map(|checked| (checked.uid, checked.digest)));
+        let consumers = namespace.in_need_of_care(&id.config).collect();
+        Todo { consumers, ..Todo::default() }.within(&id.namespace)
     }
 
     pub fn config(&mut self, id: &ConfigId) -> Option<ConfigView> {
@@ -462,6 +466,16 @@ impl Index {
             pins.set(config.clone(), pin.clone());
         }
         (pins, unknown)
+    }
+
+    /// The versions that nobody knows, and that a controller may still wait for with pods of an earlier template.
+    pub fn left_unknown(&self, namespace: &str, fact: &WorkloadFact) -> Vec<Unknown> {
+        self.namespaces.get(namespace).map(|namespace| namespace.left_unknown(fact)).unwrap_or_default()
+    }
+
+    /// The uids of objects that say that they are versions of a config, and are not.
+    pub fn forged(&self, id: &WorkloadId) -> BTreeSet<String> {
+        self.namespaces.get(&id.namespace).map(|namespace| namespace.forged_for(&id.workload)).unwrap_or_default()
     }
 }
 
@@ -640,11 +654,20 @@ impl Namespace {
 
     /// The versions of a config, without those that are known to be forged.
     fn genuine_versions(&self, config: &ConfigRef) -> impl Iterator<Item = &VersionFact> {
-        let is_forged = |fact: &VersionFact| {
-            let content = self.contents.get(&fact.uid);
-            content.is_some_and(|digest| digest.as_ref() != Some(&fact.version.digest))
-        };
-        self.versions.get(config).into_iter().flat_map(BTreeMap::values).filter(move |fact| !is_forged(fact))
+        self.versions.get(config).into_iter().flat_map(BTreeMap::values).filter(|fact| !self.is_forged(fact))
+    }
+
+    /// Whether it is known to hold something else than it says.
+    fn is_forged(&self, fact: &VersionFact) -> bool {
+        let content = self.contents.get(&fact.uid);
+        content.is_some_and(|digest| digest.as_ref() != Some(&fact.version.digest))
+    }
+
+    /// Among the versions of all that a workload uses.
+    fn forged_for(&self, workload: &WorkloadKey) -> BTreeSet<String> {
+        let references = self.workloads.get(workload).into_iter().flat_map(|fact| &fact.references);
+        let versions = references.filter_map(|config| self.versions.get(config)).flat_map(BTreeMap::values);
+        versions.filter(|fact| self.is_forged(fact)).map(|fact| fact.uid.clone()).collect()
     }
 
     fn apply_workload(&mut self, kind: usize, name: &str, mut fact: Option<WorkloadFact>) -> Todo {
@@ -662,6 +685,7 @@ impl Namespace {
         }
         let is_holder = fact.as_ref().is_some_and(|fact| fact.is_holder);
         let needs_care = fact.as_ref().is_some_and(|fact| self.needs_care(fact) || self.has_orphaned_gate(fact));
+        let made_by = fact.as_ref().and_then(|fact| fact.made_by.clone());
         let mut concerned: BTreeSet<ConfigRef> = fact.iter().flat_map(|fact| fact.references.iter().cloned()).collect();
         for config in &concerned {
             self.users.entry(config.clone()).or_default().insert(key.clone());
@@ -698,49 +722,90 @@ impl Namespace {
             Some(_) => self.watched_releases(),
             None => self.watched_releases_of(&concerned.iter().collect()),
         };
-        let consumers = needs_care.then_some(key).into_iter().collect();
+        let maker = made_by.and_then(|uid| self.uids.get(&uid).cloned()).filter(|maker| self.waits_for_unknown(maker));
+        let consumers = needs_care.then_some(key).into_iter().chain(maker).collect();
         Todo { configs: concerned, consumers, releases, retention, ..Todo::default() }
+    }
+
+    fn waits_for_unknown(&self, key: &WorkloadKey) -> bool {
+        self.workloads.get(key).is_some_and(|fact| !self.left_unknown(fact).is_empty())
     }
 
     /// Whether its template does not say what its pods are to run. One that cannot be changed is told so, once.
     fn needs_care(&self, fact: &WorkloadFact) -> bool {
         let is_to_be_told = || fact.is_fixed && !self.is_going() && !self.told.contains(&fact.owner.uid);
         let has_slipped = fact.can_change && !fact.slipped.is_empty();
-        has_slipped || ((fact.can_change || is_to_be_told()) && !self.known_pins(fact).1.is_empty())
+        has_slipped
+            || ((fact.can_change || is_to_be_told()) && !self.known_pins(fact).1.is_empty())
+            || !self.left_unknown(fact).is_empty()
     }
 
     /// Its pins, with what is current in the place of versions that nobody knows, and those. Where its pods run all the same, nothing is
     /// replaced: the version is gone, and they would be restarted with another one. A release knows itself what it moves, also one that is
     /// about to start: new code does not get an old version meanwhile.
     fn known_pins(&self, fact: &WorkloadFact) -> (Pins, Vec<Unknown>) {
-        let moves = fact.references.iter().any(|config| self.candidates.contains_key(config));
-        if runs_already(fact) || moves || !self.releases_of(fact.references.iter()).is_empty() {
+        if runs_already(fact) || self.is_on_the_move(fact) {
             return (fact.pins.clone(), Vec::new());
         }
+        self.replace_unknown(fact)
+    }
+
+    fn replace_unknown(&self, fact: &WorkloadFact) -> (Pins, Vec<Unknown>) {
         let is_known =
             |config: &ConfigRef, object: &str| !fact.references.contains(config) || self.is_known(config, object);
         let current = |config: &ConfigRef| self.table.as_ref()?.table.get(config)?.current.as_deref();
         template::replace_unknown(&fact.pins, is_known, current)
     }
 
+    /// Whether a release moves what it uses, is about to, or has just ended and the table does not say so yet.
+    fn is_on_the_move(&self, fact: &WorkloadFact) -> bool {
+        let is_behind = |config: &ConfigRef| {
+            let released = self.managed.get(config).and_then(ManagedFact::released);
+            released.zip(self.entry(config).current.as_deref()).is_some_and(|(released, current)| released != current)
+        };
+        let moves = |config: &ConfigRef| self.candidates.contains_key(config) || is_behind(config);
+        fact.references.iter().any(moves) || !self.releases_of(fact.references.iter()).is_empty()
+    }
+
+    /// The versions in records of a workload's earlier templates that nobody knows, as long as its controller may wait for a pod of them:
+    /// such a pod never starts. In a release, that sees to it.
+    fn left_unknown(&self, fact: &WorkloadFact) -> Vec<Unknown> {
+        let waits = fact.can_change && fact.rollout.may_wait_for_a_pod(fact.id().kind()) && fact.gate.saved.is_none();
+        if !waits || runs_already(fact) || self.is_on_the_move(fact) {
+            return Vec::new();
+        }
+        let records = self.workloads.values().filter(|record| record.made_by.as_ref() == Some(&fact.owner.uid));
+        let unknown: BTreeSet<Unknown> = records.flat_map(|record| self.replace_unknown(record).1).collect();
+        unknown.into_iter().collect()
+    }
+
     /// What the table names may come, or goes from the table first: until then, pods without a pin would get it, too.
     fn is_known(&self, config: &ConfigRef, object: &str) -> bool {
-        self.has_version(config, object) || self.entry(config).names(object)
+        self.genuine_versions(config).any(|fact| fact.version.object == object) || self.entry(config).names(object)
     }
 
     /// A consumer that is pinned to what is no version of its config. Those whose pods do not run are mended.
     fn unknown_pin(&self, config: &ConfigRef) -> Option<UnknownPin> {
-        let mut left = self.users_of(config).filter(|(_, fact)| fact.is_consumer && !is_mended(fact));
+        let mut left = self.users_of(config).filter(|(_, fact)| fact.is_consumer && !is_mended(fact) && !is_over(fact));
         left.find_map(|(key, fact)| {
             let Some(Pin::Version(object)) = fact.pins.get(config) else { return None };
-            let is_of = || self.version_sources.get(&(config.kind, object.clone())).cloned();
-            let source =
-                || Some(ConfigRef::new(config.kind, object.as_str())).filter(|it| self.sources.contains_key(it));
-            let pin = || UnknownPin { consumer: key.clone(), object: object.clone(), is_of: is_of().or_else(source) };
+            let pin = || UnknownPin {
+                consumer: key.clone(),
+                object: object.clone(),
+                is_of: self.content_of(config.kind, object, config),
+            };
             // What never got a name is there all the same, for whoever joined it.
             let is_draft = self.drafts.contains_key(&(config.kind, object.clone()));
             (!self.is_known(config, object) && !is_draft).then(pin)
         })
+    }
+
+    /// Whose content an object has that is no version of this config, if there is such an object.
+    fn content_of(&self, kind: ConfigKind, object: &str, config: &ConfigRef) -> Option<ConfigRef> {
+        let (itself, of) = (ConfigRef::new(kind, object), self.version_sources.get(&(kind, object.to_owned())));
+        // What says that it is a version of it, and is not, is nothing but itself.
+        let is_itself = of == Some(config) || self.sources.contains_key(&itself);
+        if is_itself { Some(itself) } else { of.cloned() }
     }
 
     fn has_version(&self, config: &ConfigRef, object: &str) -> bool {
@@ -785,8 +850,8 @@ impl Namespace {
         let partners = let_go.and_then(|release| self.releases.get(release)).map(|fact| fact.core.configs());
         configs.extend(partners.into_iter().flatten().cloned());
         let releases = self.watched_releases_of(&[&config].into());
-        let lost = self.lost_of(&config);
-        Todo { configs, releases, lost, retention: [config].into(), ..Todo::default() }
+        let (lost, consumers) = (self.lost_of(&config), self.in_need_of_care(&config).collect());
+        Todo { configs, consumers, releases, lost, retention: [config].into(), ..Todo::default() }
     }
 
     fn remove_managed(&mut self, name: &str) -> Todo {
@@ -1059,6 +1124,11 @@ fn runs_already(fact: &WorkloadFact) -> bool {
 /// Whether a pin to a version that nobody knows is replaced, now or after the release that it is part of.
 fn is_mended(fact: &WorkloadFact) -> bool {
     fact.can_change && !runs_already(fact)
+}
+
+/// Whether it makes no pods any more: a Job that has ended.
+fn is_over(fact: &WorkloadFact) -> bool {
+    !fact.can_change && !fact.is_fixed
 }
 
 /// Without keepers.

@@ -291,6 +291,101 @@ fn a_config_names_only_those_whose_unknown_version_nobody_replaces() {
 }
 
 #[test]
+fn a_job_that_has_ended_is_not_named_by_its_config() {
+    let mut cluster = Cluster::default();
+    cluster.source("app", &VERSIONED);
+    cluster.workload("Job", "report", "app", "configmap/app=app-0", &[]);
+    let unknown = |cluster: &mut Cluster| cluster.index.config(&id("app")).unwrap().unknown;
+    assert_eq!(unknown(&mut cluster).map(|pin| pin.consumer), Some(job().workload));
+    let (place, _) = kind("Job");
+    let mut fact = cluster.index.workload(&job()).unwrap().clone();
+    (fact.is_fixed, fact.resource_version) = (false, ResourceVersion(u64::MAX));
+    cluster.index.apply(Watched::Workload(place), &key("report"), Fact::Workload(fact));
+    assert_eq!(unknown(&mut cluster), None);
+}
+
+fn db() -> WorkloadId {
+    let (place, _) = kind("StatefulSet");
+    WorkloadId { namespace: "shop".into(), workload: WorkloadKey { kind: place, name: "db".into() } }
+}
+
+impl Cluster {
+    /// The StatefulSet db, pinned to what is current: its controller is this far.
+    fn stateful_set(&mut self, rollout: Rollout) -> Vec<Work> {
+        self.workload("StatefulSet", "db", "app", "configmap/app=app-2", &[]);
+        let mut fact = self.index.workload(&db()).unwrap().clone();
+        self.version += 1;
+        (fact.rollout, fact.resource_version) = (rollout, ResourceVersion(self.version));
+        self.index.apply(Watched::Workload(db().workload.kind), &key("db"), Fact::Workload(fact))
+    }
+
+    /// A record of a template of it.
+    fn record(&mut self, pins: &str) -> Vec<Work> {
+        self.workload("ControllerRevision", "db-1", "app", pins, &[]);
+        let (place, _) = kind("ControllerRevision");
+        let record =
+            WorkloadId { namespace: "shop".into(), workload: WorkloadKey { kind: place, name: "db-1".into() } };
+        let mut fact = self.index.workload(&record).unwrap().clone();
+        self.version += 1;
+        (fact.made_by, fact.resource_version) = (Some("uid-of-db".into()), ResourceVersion(self.version));
+        self.index.apply(Watched::Workload(place), &key("db-1"), Fact::Workload(fact))
+    }
+
+    fn left_unknown(&self) -> Vec<Unknown> {
+        self.index.left_unknown("shop", self.index.workload(&db()).unwrap())
+    }
+}
+
+#[test]
+fn a_stateful_set_is_looked_after_until_it_waits_for_no_pod_of_an_unknown_version() {
+    let mut cluster = Cluster::default();
+    cluster.source("app", &VERSIONED);
+    cluster.table(&[("app", "app-2")]);
+    let rollout = || Rollout { is_observed: true, desired: 2, ready: 1, ..Rollout::default() };
+    cluster.stateful_set(rollout());
+    assert_eq!(cluster.left_unknown(), []);
+    let unknown = [(config("app"), "app-0".to_owned())];
+    assert!(cluster.record("configmap/app=app-0").contains(&Work::Consumer(db())), "also after a restart of ours");
+    assert_eq!(cluster.left_unknown(), unknown);
+    assert!(cluster.stateful_set(rollout()).contains(&Work::Consumer(db())), "whatever is heard of it");
+    let leaves = [
+        Rollout { is_observed: false, ..rollout() },
+        Rollout { is_by_hand: true, ..rollout() },
+        Rollout { is_complete: true, ready: 2, ..rollout() },
+    ];
+    for rollout in leaves {
+        cluster.stateful_set(rollout);
+        assert_eq!(
+            cluster.left_unknown(),
+            [],
+            "a pod would come back as it was, is its user's, or is waited for by nobody"
+        );
+    }
+    cluster.stateful_set(rollout());
+    cluster.record("configmap/app=app-2");
+    assert_eq!(cluster.left_unknown(), [], "the table speaks of it");
+}
+
+#[test]
+fn what_is_current_is_handed_out_only_when_the_table_says_what_was_released() {
+    let mut cluster = Cluster::default();
+    cluster.source("app", &VERSIONED);
+    cluster.table(&[("app", "app-1")]);
+    cluster.workload("Deployment", "web", "app", "configmap/app=app-0", &[]);
+    assert_eq!(settled(&cluster), "configmap/app=app-1");
+    cluster.managed("app");
+    cluster.version += 1;
+    let namespace = cluster.index.namespaces.get_mut("shop").unwrap();
+    let managed = namespace.managed.get_mut(&config("app")).unwrap();
+    let current = json!({"object": "app-2", "version": "r2", "number": 2, "digest": "d"});
+    managed.object.status = serde_json::from_value(json!({"current": current})).unwrap();
+    assert_eq!(managed.released(), Some("app-2"));
+    assert_eq!(settled(&cluster), "configmap/app=app-0", "a release has just ended");
+    assert!(cluster.table(&[("app", "app-2")]).contains(&Work::Consumer(web())));
+    assert_eq!(settled(&cluster), "configmap/app=app-2");
+}
+
+#[test]
 fn what_has_gone_on_to_another_version_is_a_former_owner() {
     let mut cluster = Cluster::default();
     cluster.source("app", &VERSIONED);
@@ -423,7 +518,13 @@ fn a_version_that_holds_something_else_is_passed_over() {
         uid: format!("uid-of-app-{}", letter.to_string().repeat(10)),
         digest: digest.map(|letter| letter.to_string().repeat(64)),
     };
-    cluster.index.note_checked(&id("app"), vec![checked('a', Some('a')), checked('b', Some('c'))]);
+    cluster.table(&[("app", "app-aaaaaaaaaa")]);
+    cluster.workload("Deployment", "web", "app", "configmap/app=app-bbbbbbbbbb", &[]);
+    assert_eq!(settled(&cluster), "configmap/app=app-bbbbbbbbbb");
+    let work = cluster.index.note_checked(&id("app"), vec![checked('a', Some('a')), checked('b', Some('c'))]);
+    assert_eq!(work, [Work::Consumer(web())], "it is pinned to what is forged");
+    assert_eq!(settled(&cluster), "configmap/app=app-aaaaaaaaaa");
+    assert_eq!(cluster.index.forged(&web()), BTreeSet::from(["uid-of-app-bbbbbbbbbb".to_owned()]));
     let view = cluster.index.config(&id("app")).unwrap();
     assert_eq!((view.versions.len(), view.unchecked.len()), (1, 0));
     assert_eq!(view.versions[0].version.object, "app-aaaaaaaaaa");

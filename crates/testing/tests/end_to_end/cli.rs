@@ -6,9 +6,11 @@ use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 use kube::api::ListParams;
 use lockstep_api::{Release, ReleasePolicySpec, RuleSpec, StormGuardSpec, ValidationSpec};
-use lockstep_testing::manifests::{config_map, testapp_image, web_deployment};
+use lockstep_core::digest::MAX_CONFIG_NAME_LENGTH;
+use lockstep_core::names;
+use lockstep_testing::manifests::{config_map, testapp_image, versioned, web_deployment};
 use lockstep_testing::{LONG, SHORT, Scenario, command_line, eventually, impatient, scenario};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -36,15 +38,18 @@ impl Answer {
     }
 }
 
-async fn start(stage: &Scenario, arguments: &[&str]) -> Result<Child> {
+async fn start(stage: &Scenario, arguments: &[&str], environment: &[(&str, &str)]) -> Result<Child> {
     let mut command = Command::new(command_line().await?);
-    command.args(arguments).args(["--namespace", &stage.namespace]);
+    command.args(arguments).args(["--namespace", &stage.namespace]).envs(environment.iter().copied());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     Ok(command.spawn()?)
 }
 
 pub(crate) async fn lockstep(stage: &Scenario, arguments: &[&str], input: &str) -> Result<Answer> {
-    let mut child = start(stage, arguments).await?;
+    answer(start(stage, arguments, &[]).await?, input).await
+}
+
+async fn answer(mut child: Child, input: &str) -> Result<Answer> {
     if let Some(mut stdin) = child.stdin.take() {
         // A command that reads nothing may have ended by now.
         let _ = stdin.write_all(input.as_bytes()).await;
@@ -245,7 +250,7 @@ async fn whoever_follows_a_version_that_is_replaced_is_told_so() {
         let (green, red) = (web_env("green", "healthy"), web_env("red", "healthy"));
         let watched = async {
             in_phase(&stage, "Baking").await?;
-            let mut watch = start(&stage, &["watch", "web-env", "--timeout", "300s"]).await?;
+            let mut watch = start(&stage, &["watch", "web-env", "--timeout", "300s"], &[]).await?;
             let mut output = BufReader::new(watch.stdout.take().context("it has no output")?);
             let mut said = String::new();
             output.read_line(&mut said).await?;
@@ -368,6 +373,58 @@ async fn in_phase(stage: &Scenario, phase: &str) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// `app`, versioned, without a record of what was applied: that would not fit.
+fn app(data: &Value, annotations: &Value) -> String {
+    let metadata = json!({"name": "app", "labels": {names::VERSIONED: names::ON}, "annotations": annotations});
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}).to_string()
+}
+
+#[tokio::test]
+async fn what_is_long_odd_or_empty_is_shown_so_that_people_and_programs_can_read_it() {
+    scenario("cli-odd", |stage| async move {
+        let ask = async |arguments: &[&str]| lockstep(&stage, arguments, "").await;
+        ask(&["version", "-o", "json"]).await?.json()?;
+        let long = "a".repeat(MAX_CONFIG_NAME_LENGTH);
+        stage.apply(&versioned(&long, "data: {COLOR: blue}")).await?;
+        stage.create(&app(&json!({"a.yaml": "a: 1"}), &json!({}))).await?;
+        stage.released(&format!("configmap/{long}"), "1.0.0").await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        let status = answer(start(&stage, &["status"], &[("COLUMNS", "100")]).await?, "").await?;
+        status.expect(0, &["configmap/app", "configmap/aaa"])?;
+        let widest = status.stdout.lines().map(|line| line.chars().count()).max();
+        ensure!(widest <= Some(100), "a line has {widest:?} characters:\n{}", status.stdout);
+        // What has just been released may still be reported on.
+        eventually("nothing to be moving", SHORT, async || {
+            let said = ask(&["watch", "-o", "json"]).await?;
+            said.expect(0, &[])?;
+            ensure!(said.json()? == json!([]), "{}", said.stdout);
+            Ok(())
+        })
+        .await?;
+
+        let replace = async |data: Value, annotations: Value| {
+            stage.kubectl_with_input(&["replace", "-f", "-"], &app(&data, &annotations)).await.map(drop)
+        };
+        replace(json!({"a.yaml": "a: 1\na: 2"}), json!({})).await?;
+        stage.released("configmap/app", "r2").await?;
+        let large = format!("\u{202e}{}", "x".repeat(900_000));
+        replace(json!({"a.yaml": "a: 1\na: 2", "b.txt": large}), json!({})).await?;
+        stage.released("configmap/app", "r3").await?;
+        let diff = ask(&["diff", "app", "r2"]).await?;
+        diff.expect(0, &["b.txt", "\\u{202e}"])?;
+        ensure!(diff.stdout.len() < 10_000, "it says {} bytes", diff.stdout.len());
+        ensure!(!diff.stdout.contains('\u{202e}'), "it turns the direction of writing");
+
+        replace(json!({"a.yaml": "a: 3"}), json!({names::POLICY: "nothing"})).await?;
+        let watch = ask(&["watch", "app", "-o", "json"]).await?;
+        watch.expect(3, &["there is no ReleasePolicy nothing"])?;
+        let said = watch.json()?;
+        ensure!(said[0]["result"] == "rejected" && said[0]["config"] == "configmap/app", "{said}");
+        Ok(())
+    })
+    .await;
 }
 
 /// Each says which object it looked for, and what to do.

@@ -3,14 +3,18 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use lockstep_testing::manifests::{versioned_colors, web_deployment};
 use lockstep_testing::{SHORT, Scenario, eventually, holds, scenario};
+use serde_json::json;
+use tokio::time::Instant;
 
 /// The chart's `replicas`.
 const REPLICAS: usize = 2;
+/// Ten times what the API server waits for the webhook: no machine is so busy.
+const HANGS: Duration = Duration::from_secs(30);
 const OPERATORS: &str = "app.kubernetes.io/name=lockstep";
 
 #[tokio::test]
@@ -33,6 +37,7 @@ async fn outage(stage: &Scenario) -> Result<()> {
     expect_env(stage, "blue").await?;
 
     scale_operator(stage, 0).await?;
+    change_with_nobody_there(stage).await?;
     stage.apply(&versioned_colors("green")).await?;
     let pod = stage.pods("app=web").await?[0].name_any();
     stage.api::<Pod>().delete(&pod, &DeleteParams::default()).await?;
@@ -63,6 +68,17 @@ async fn outage(stage: &Scenario) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// The API server gives up on a webhook that nobody answers at once: whoever writes does not wait.
+async fn change_with_nobody_there(stage: &Scenario) -> Result<()> {
+    let patch = Patch::Merge(json!({"data": {"COLOR": "green"}}));
+    let start = Instant::now();
+    stage.api::<ConfigMap>().patch("web-env", &PatchParams::default(), &patch).await?;
+    let took = start.elapsed();
+    eprintln!("without an operator, the write of a config took {took:.1?}");
+    ensure!(took < HANGS, "the write of a config took {took:.1?}: somebody waits for the operator");
+    Ok(())
 }
 
 /// The Deployments with their generations, which every change of their spec raises.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, ServiceAccount};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use lockstep_api::{JoiningSpec, Release, ReleasePolicySpec};
@@ -562,6 +562,36 @@ volumes:
     - secret: {{name: all, items: [{{key: color, path: from-secret}}]}}
 "
     )
+}
+
+/// Nobody has pinned the template that it comes from: it is a workload like any other.
+#[tokio::test]
+async fn a_job_that_a_foreign_controller_makes_gets_what_is_current() {
+    scenario("scaled-job", |stage| async move {
+        // What was current at the adoption, and pods without a pin get, is another version by then.
+        releases::set_up(&stage, &releases::deployment("web", 1, "")).await?;
+        stage.apply(&releases::config("green", "healthy")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        let account =
+            eventually("a service account", SHORT, async || Ok(stage.api::<ServiceAccount>().get("default").await?))
+                .await?;
+        // One that is there: without it, the garbage collector would take the Job.
+        let owner = json!({
+            "apiVersion": "v1", "kind": "ServiceAccount", "name": "default", "uid": account.uid(), "controller": true,
+        });
+        let container =
+            json!({"name": "app", "image": testapp_image(), "envFrom": [{"configMapRef": {"name": "app"}}]});
+        let spec = json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]});
+        let job = json!({
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "scaled", "ownerReferences": [owner]},
+            "spec": {"template": {"metadata": {"labels": {"app": "scaled"}}, "spec": spec}},
+        });
+        stage.create(&job.to_string()).await?;
+        releases::expect(&stage, "app=scaled", &["green"]).await
+    })
+    .await;
 }
 
 /// The color, if the pod sees the same one everywhere.

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
-use lockstep_api::{Release, ReleasePolicySpec, RuleSpec, ValidationSpec, VersionedConfig};
+use lockstep_api::{KeySchemaSpec, Release, ReleasePolicySpec, RuleSpec, ValidationSpec, VersionedConfig};
 use lockstep_core::digest::{Content, Digest};
 use lockstep_core::names;
-use lockstep_testing::manifests::versioned;
+use lockstep_testing::manifests::{testapp_image, versioned};
 use lockstep_testing::{SHORT, Scenario, command_line, eventually, holds, impatient, scenario};
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use super::meddling::delete;
 use super::releases::{
     FIRST, SECOND, config, deployment, ended, expect, phase, promote, set_up, steer, until_promoted,
 };
-use super::truth::cron_job;
+use super::truth::{cron_job, stateful_set};
 
 /// The name of the version that `config(color, "healthy")` becomes, and its digest.
 fn version_of(color: &str) -> (String, String) {
@@ -121,7 +121,8 @@ async fn a_forged_version_is_passed_over() {
                     names::SOURCE: "app", names::VERSION: "r90", names::NUMBER: "90", names::DIGEST: digest,
                 },
             },
-            "data": {"COLOR": "evil"},
+            // Whoever is pinned to it never gets so far that its pods run, however late that is noticed: those would be left in peace.
+            "data": {"COLOR": "evil", "BEHAVIOR": "never-ready"},
         });
         stage.create(&forged.to_string()).await?;
         told(&stage, "ForgedVersion", &format!("the object {green} says that it is version r90")).await?;
@@ -133,7 +134,15 @@ async fn a_forged_version_is_passed_over() {
         expect(&stage, "app=web", &["red"]).await?;
         let versions = status(&stage).await?["versions"].to_string();
         ensure!(versions.contains("\"r2\"") && !versions.contains("r90"), "{versions}");
-        Ok(())
+        pin(&stage, "deployment/web", &green).await?;
+        told(&stage, "UnknownVersion", &format!("{green} is no version of configmap/app")).await?;
+        eventually("the pin to be what is current", SHORT, async || {
+            let pins = stage.pins("deployment/web").await?;
+            ensure!(pins == format!("configmap/app={}", version_of("red").0), "{pins}");
+            Ok(())
+        })
+        .await?;
+        expect(&stage, "app=web", &["red"]).await
     })
     .await;
 }
@@ -162,6 +171,42 @@ async fn a_rollback_holds_when_the_version_that_it_went_back_from_is_deleted() {
         holds("the rollback stays", Duration::from_secs(8), async || {
             let current = status(&stage).await?["current"]["version"].clone();
             ensure!(current == "1.0.0", "{current} is current");
+            Ok(())
+        })
+        .await?;
+        expect(&stage, "app=web", &["blue"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_failed_stays_held_when_its_version_is_deleted() {
+    scenario("held-deleted", |stage| async move {
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.apply(&config("red", "crash")).await?;
+        ended(&stage, FIRST, "RolledBack").await?;
+        let held = status(&stage).await?["held"]["object"].as_str().context("nothing is held")?.to_owned();
+        let uid = async || -> Result<Option<String>> { Ok(stage.api::<ConfigMap>().get(&held).await?.uid()) };
+        let before = uid().await?;
+        // Until nothing can run it any more, it cannot be deleted.
+        stage.kubectl(&["delete", "replicasets", "--selector", "app=web"]).await?;
+        eventually("the version to be deleted", SHORT, async || {
+            lockstep(&stage, &["versions", "delete", "app", "r2"]).await.map(drop)
+        })
+        .await?;
+        eventually("its version to be made again", SHORT, async || {
+            let versions = stage.versions("configmap/app").await?;
+            ensure!(versions.get(&held).is_some_and(|name| name == "r2"), "{versions:?}");
+            ensure!(uid().await? != before, "it was not deleted");
+            Ok(())
+        })
+        .await?;
+        holds("it is held and not tried again", Duration::from_secs(5), async || {
+            let found = stage.api::<Release>().list(&ListParams::default()).await?;
+            let releases: Vec<String> = found.iter().map(ResourceExt::name_any).collect();
+            ensure!(releases == [FIRST], "{releases:?}");
+            let status = status(&stage).await?;
+            ensure!(status["held"]["version"] == "r2" && status["lastNumber"] == 2, "{status}");
             Ok(())
         })
         .await?;
@@ -507,6 +552,36 @@ async fn a_version_that_a_quota_does_not_allow_is_withdrawn_and_told() {
     .await;
 }
 
+/// The table names what there is, and there is nothing: whoever is written meanwhile runs the config itself.
+#[tokio::test]
+async fn a_first_version_that_a_quota_does_not_allow_is_handed_out_to_nobody() {
+    scenario("quota-first", |stage| async move {
+        eventually("what Kubernetes puts into every namespace", SHORT, async || {
+            Ok(stage.api::<ConfigMap>().get("kube-root-ca.crt").await?)
+        })
+        .await?;
+        stage.kubectl(&["create", "quota", "few", "--hard=configmaps=2"]).await?;
+        eventually("the quota to count", SHORT, async || {
+            let used = stage.kubectl(&["get", "quota", "few", "-o", "jsonpath={.status.used.configmaps}"]).await?;
+            ensure!(used == "1", "used: {used:?}");
+            Ok(())
+        })
+        .await?;
+        let (blue, _) = version_of("blue");
+        stage.apply(&config("blue", "healthy")).await?;
+        refused(&stage, &format!("its new version {blue} cannot be created: ")).await?;
+        nothing_moves(&stage, &blue).await?;
+        stage.apply(&deployment("web", 1, "")).await?;
+        let pins = stage.pins("deployment/web").await?;
+        ensure!(pins.is_empty(), "it is pinned to what is not there: {pins}");
+        expect(&stage, "app=web", &["blue"]).await?;
+        stage.kubectl(&["delete", "quota", "few"]).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        expect(&stage, "app=web", &["blue"]).await
+    })
+    .await;
+}
+
 /// A manifest as `kubectl get -o yaml` gives it, without what only its own cluster and namespace know.
 async fn exported(stage: &Scenario, workload: &str) -> Result<Value> {
     let mut object = stage.read(workload).await?;
@@ -547,10 +622,8 @@ async fn an_old_manifest_that_names_a_version_of_long_ago_gets_what_is_current()
         set_up(&stage, &deployment("web", 1, "")).await?;
         stage.apply(&config("green", "healthy")).await?;
         ended(&stage, FIRST, "Succeeded").await?;
-        let pins = "/spec/template/metadata/annotations/lockstep.dev~1pins";
-        let patch = json!([{"op": "replace", "path": pins, "value": "configmap/app=app-0123456789"}]).to_string();
-        stage.kubectl(&["patch", "deployment", "web", "--type=json", "--patch", &patch]).await?;
-        told(&stage, "UnknownVersion", "app-0123456789 of configmap/app does not exist").await?;
+        pin(&stage, "deployment/web", UNKNOWN).await?;
+        told(&stage, "UnknownVersion", "app-0123456789 is no version of configmap/app").await?;
         eventually("the pin to be what is current", SHORT, async || {
             let found = stage.read("deployment/web").await?;
             let pins = &found["spec"]["template"]["metadata"]["annotations"][names::PINS];
@@ -572,11 +645,79 @@ async fn another(stage: &Scenario, behavior: &str) -> Result<String> {
     Ok(object)
 }
 
+/// What nobody ever made.
+const UNKNOWN: &str = "app-0123456789";
+
 /// By hand.
-async fn pin(stage: &Scenario, object: &str) -> Result<()> {
+async fn pin(stage: &Scenario, workload: &str, object: &str) -> Result<()> {
     let annotations = json!({names::PINS: format!("configmap/app={object}")});
     let patch = json!({"spec": {"template": {"metadata": {"annotations": annotations}}}});
-    steer(stage, "deployment/web", &patch.to_string()).await
+    steer(stage, workload, &patch.to_string()).await
+}
+
+/// For want of the config that it is pinned to.
+async fn cannot_start(stage: &Scenario, pod: &str) -> Result<()> {
+    eventually(&format!("pod {pod} to wait for its config"), SHORT, async || {
+        let status = stage.api::<Pod>().get(pod).await?.status.context("it has no status")?;
+        let waits = status.container_statuses.into_iter().flatten().filter_map(|it| it.state?.waiting?.reason);
+        let reasons: Vec<String> = waits.collect();
+        ensure!(reasons == ["CreateContainerConfigError"], "{reasons:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Nobody made it from a template that could be mended.
+#[tokio::test]
+async fn a_pod_of_nobody_that_waits_for_a_version_that_nobody_knows_is_named_by_doctor() {
+    scenario("bare-pod", |stage| async move {
+        stage.apply(&config("blue", "healthy")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        let container =
+            json!({"name": "app", "image": testapp_image(), "envFrom": [{"configMapRef": {"name": "app"}}]});
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "bare", "annotations": {names::PINS: format!("configmap/app={UNKNOWN}")}},
+            "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]},
+        });
+        stage.create(&pod.to_string()).await?;
+        cannot_start(&stage, "bare").await?;
+        // On a busy machine a replica of the operator may not be ready for a moment, which is told, too.
+        let doctor_says = async |told: &str| {
+            eventually("doctor to say so", SHORT, async || {
+                let said = lockstep(&stage, &["doctor"]).await?;
+                ensure!(said.contains(told), "{said}");
+                Ok(())
+            })
+            .await
+        };
+        let told = format!("warn  configs    Pod bare is not ready: it is pinned to {UNKNOWN}, which does not exist");
+        doctor_says(&told).await?;
+        stage.kubectl(&["delete", "pod", "bare"]).await?;
+        doctor_says("none is stuck").await
+    })
+    .await;
+}
+
+/// Its controller waits for a pod that never starts, whatever its template says by then.
+#[tokio::test]
+async fn a_stateful_set_that_waits_for_a_version_that_nobody_knows_goes_on() {
+    scenario("stuck-set", |stage| async move {
+        stage.set_policy("default", &until_promoted()).await?;
+        set_up(&stage, &(stateful_set(&deployment("db", 2, "")) + &deployment("web", 1, ""))).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        // In a release it is theirs who wrote it: so its pod has the time to get stuck.
+        pin(&stage, "statefulset/db", UNKNOWN).await?;
+        cannot_start(&stage, "db-1").await?;
+        promote(&stage, FIRST).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        told(&stage, "UnknownVersion", &format!("{UNKNOWN} is no version of configmap/app")).await?;
+        expect(&stage, "app=db", &["green", "green"]).await?;
+        expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -585,8 +726,8 @@ async fn a_pin_to_a_version_of_another_config_becomes_what_is_current() {
         set_up(&stage, &deployment("web", 1, "")).await?;
         // It never gets so far that its pods run, however late it is noticed: those would be left in peace.
         let foreign = another(&stage, "never-ready").await?;
-        pin(&stage, &foreign).await?;
-        told(&stage, "UnknownVersion", &format!("{foreign} of configmap/app does not exist")).await?;
+        pin(&stage, "deployment/web", &foreign).await?;
+        told(&stage, "UnknownVersion", &format!("{foreign} is no version of configmap/app")).await?;
         eventually("the pin to be what is current", SHORT, async || {
             let pins = stage.pins("deployment/web").await?;
             ensure!(pins == format!("configmap/app={}", version_of("blue").0), "{pins}");
@@ -610,7 +751,7 @@ async fn whoever_runs_a_version_of_another_config_is_named() {
         let foreign = another(&stage, "healthy").await?;
         stage.apply(&config("green", "healthy")).await?;
         phase(&stage, FIRST, "Baking").await?;
-        pin(&stage, &foreign).await?;
+        pin(&stage, "deployment/web", &foreign).await?;
         stage.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]).await?;
         expect(&stage, "app=web", &["red"]).await?;
         promote(&stage, FIRST).await?;
@@ -640,14 +781,26 @@ async fn whoever_runs_a_version_of_another_config_is_named() {
 #[tokio::test]
 async fn a_config_that_is_not_followed_any_more_says_so() {
     scenario("followed", |stage| async move {
-        set_up(&stage, &deployment("web", 1, "")).await?;
+        set_up(&stage, &(deployment("web", 1, "") + &deployment("api", 1, ""))).await?;
         followed(&stage, "True", "OptedIn").await?;
         stage.kubectl(&["label", "configmap", "app", "lockstep.dev/versioned-"]).await?;
         followed(&stage, "False", "OptedOut").await?;
         stage.kubectl(&["delete", "configmap", "app"]).await?;
         followed(&stage, "False", "SourceGone").await?;
         stage.apply(&config("blue", "healthy")).await?;
-        followed(&stage, "True", "OptedIn").await
+        followed(&stage, "True", "OptedIn").await?;
+        // Nor does it speak of consumers that are gone, while it is not followed.
+        stage.kubectl(&["label", "configmap", "app", "lockstep.dev/versioned-"]).await?;
+        followed(&stage, "False", "OptedOut").await?;
+        stage.kubectl(&["delete", "deployment", "web"]).await?;
+        eventually("one consumer to be left", SHORT, async || {
+            let found = status(&stage).await?;
+            let names: Vec<&Value> =
+                found["consumers"].as_array().into_iter().flatten().map(|it| &it["name"]).collect();
+            ensure!(found["consumerCount"] == 1 && names == ["api"], "{found}");
+            Ok(())
+        })
+        .await
     })
     .await;
 }
@@ -737,6 +890,15 @@ async fn a_policy_whose_rules_cannot_be_used_is_told_when_it_is_written() {
         eventually("an Event about the policy", SHORT, async || {
             let events = stage.kubectl(&["events", "--for", "releasepolicy/default"]).await?;
             ensure!(events.contains("InvalidPolicy") && events.contains("data['COLOR'] !="), "{events}");
+            Ok(())
+        })
+        .await?;
+        let schema = KeySchemaSpec { key: "app.yaml".into(), schema: json!({"type": 7}) };
+        let validation = Some(ValidationSpec { schemas: vec![schema], ..ValidationSpec::default() });
+        stage.set_policy("unsound", &ReleasePolicySpec { validation, ..impatient() }).await?;
+        eventually("an Event about its schema", SHORT, async || {
+            let events = stage.kubectl(&["events", "--for", "releasepolicy/unsound"]).await?;
+            ensure!(events.contains("InvalidPolicy") && events.contains("the schema for key app.yaml: "), "{events}");
             Ok(())
         })
         .await

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Failure, Machine, RECHECK, after};
 use crate::gate;
-use crate::health::{self, Before, Goal, Health, Rollout, Unit, Verdict};
+use crate::health::{self, Before, Goal, Health, Unit, Verdict};
 use crate::release::{Action, Block, Counts, Gate, Member, Observed, Phase, Record, Stage, State, Step, Wait};
 
 impl Machine<'_> {
@@ -168,8 +168,7 @@ impl Machine<'_> {
 
     /// A controller that waits for a broken pod would wait for ever.
     pub(super) fn delete_stuck_pods(&mut self, member: &Member) {
-        let Rollout { is_observed, is_by_hand, .. } = member.rollout;
-        let waits = member.consumer.kind().waits_for_broken_pods() && is_observed && !is_by_hand && !member.is_gated;
+        let waits = member.rollout.may_wait_for_a_pod(member.consumer.kind()) && !member.is_gated;
         let goes_back = self.progress.phase == Phase::RollingBack;
         if waits && self.observed.may_delete_pods {
             let delete = |unit: &Unit| Action::DeletePod {

@@ -11,7 +11,7 @@ use lockstep_testing::{SHORT, Scenario, eventually, scenario};
 use serde_json::{Value, json};
 
 use super::shape::{Place, Use, pod_spec};
-use super::stage::{create, objects, refusal, with_table};
+use super::stage::{create, dry_run, objects, refusal, with_table};
 
 /// Who the tests are to the API server.
 const USER: &str = "admin";
@@ -30,12 +30,9 @@ async fn a_version_name_stands_for_one_content() {
             let reused = refused_change(&stage, &source(kind, "app", "green", "1.0.0")).await?;
             ensure!(reused.contains("version 1.0.0 has other content already"), "{reused}");
             ensure!(reused.contains("give this change a new name in the annotation lockstep.dev/version"), "{reused}");
-            let reserved = refused_change(&stage, &source(kind, "app", "green", "current")).await?;
-            ensure!(reserved.contains("`current` cannot be a version name"), "{reserved}");
-            ensure!(reserved.contains("choose another lockstep.dev/version"), "{reserved}");
-            for odd in ["--to", "a b", "\u{200b}x"] {
-                let odd = refused_change(&stage, &source(kind, "app", "green", odd)).await?;
-                ensure!(odd.contains("the version name is not one"), "{odd}");
+            for (version, why) in NO_NAMES {
+                let told = refused_change(&stage, &source(kind, "app", "green", version)).await?;
+                ensure!(told.contains(why) && told.contains("hoose another lockstep.dev/version"), "{told}");
             }
 
             forget_who_changed(&stage, kind).await?;
@@ -43,6 +40,38 @@ async fn a_version_name_stands_for_one_content() {
             ensure!(changed_by(&same).is_empty(), "stamped without a change of content");
             let changed = change(&stage, &source(kind, "app", "green", "1.0.1"), &PatchParams::default()).await?;
             ensure!(changed_by(&changed) == USER, "changed by {:?}", changed_by(&changed));
+        }
+        Ok(())
+    })
+    .await;
+}
+
+/// What no version can be called, and why.
+const NO_NAMES: [(&str, &str); 7] = [
+    ("current", "`current` cannot be a version name"),
+    ("source", "`source` cannot be a version name"),
+    ("--to", "the version name is not one"),
+    ("a b", "the version name is not one"),
+    ("\u{200b}x", "the version name is not one"),
+    ("x\u{200b}", "the version name is not one"),
+    ("a\u{202e}b", "the version name is not one"),
+];
+
+/// There is no table yet: the label alone says that it is versioned.
+#[tokio::test]
+async fn a_version_name_is_checked_at_the_first_write() {
+    scenario("first-names", |stage| async move {
+        for kind in KINDS {
+            let first = async |version: &str| {
+                let mut first = source(kind, "first", "blue", version);
+                first["metadata"]["labels"] = json!({names::VERSIONED: names::ON});
+                dry_run(&stage, &first).await
+            };
+            for (version, why) in NO_NAMES {
+                let refused = refusal(&format!("version {version:?}"), first(version).await)?;
+                ensure!(refused.contains(why) && refused.contains("hoose another lockstep.dev/version"), "{refused}");
+            }
+            first("1.4.0+ü").await?;
         }
         Ok(())
     })

@@ -71,6 +71,40 @@ async fn a_large_workload_keeps_all_its_pins_that_a_release_has_moved() {
     .await;
 }
 
+/// Beyond what somebody writes by hand, and below what the API server charges too much for.
+const PINS_TO_SORT: [usize; 3] = [2, 60, 399];
+
+#[tokio::test]
+async fn a_pin_that_is_written_twice_among_many_counts_once() {
+    with_table("cost-twice", table_of(1), |stage, table| async move {
+        let uses = [config(0), config(1)].map(|config| Use { place: Place::Volume, config });
+        let mut pod = pod(&pod_spec("none", &uses));
+        let deployment = deployment("twice", &pod["spec"]);
+        let before = create(&stage, &deployment).await?["spec"]["template"].take();
+        let api = objects(&stage, &deployment)?;
+        for count in PINS_TO_SORT {
+            for again in ["c0-0", "c0-7"] {
+                let text = format!("{},configmap/c0={again}", pins(count, 0));
+                set_pins(&mut pod, &text);
+                expect_resolved(&stage, &pod, &table).await.with_context(|| format!("a pod with pins {text}"))?;
+                let mut after = before.clone();
+                set_pins(&mut after, &text);
+                // Nothing is stored: the operator would see to versions that are not there.
+                let params = PatchParams { dry_run: true, ..PatchParams::default() };
+                let patch = Patch::Merge(json!({"spec": {"template": {"metadata": after["metadata"]}}}));
+                let written = api.patch("twice", &params, &patch).await?;
+                let write = TemplateWrite { old: Some(Template(&before)), new: Template(&after), knows_object: true };
+                let expected = pins_after(write, &table).to_string();
+                ensure!(expected == format!("configmap/c0={again},configmap/c1=c1-0"), "the core gives {expected}");
+                let found = &written.data["spec"]["template"]["metadata"]["annotations"][names::PINS];
+                ensure!(*found == expected, "of {text} the pins are {found}");
+            }
+        }
+        Ok(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_pinned_pod_that_is_too_large_to_resolve_is_refused() {
     with_table("cost-refused", table_of(1), |stage, _| async move {
@@ -133,14 +167,19 @@ async fn expect_large_pod(stage: &Scenario, table: &Table) -> Result<()> {
 }
 
 fn large_deployment() -> Value {
+    deployment("large", &large_pod()["spec"])
+}
+
+/// It makes no pods.
+fn deployment(name: &str, pod_spec: &Value) -> Value {
     json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": "large"},
+        "metadata": {"name": name},
         "spec": {
             "replicas": 0,
-            "selector": {"matchLabels": {"app": "large"}},
-            "template": {"metadata": {"labels": {"app": "large"}}, "spec": large_pod()["spec"]},
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": pod_spec},
         },
     })
 }
