@@ -1605,6 +1605,35 @@ fn what_is_left_to_a_person_on_the_way_back_is_not_written_any_more() {
 }
 
 #[test]
+fn what_is_in_the_way_of_going_back_is_told_while_it_is_there() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD), rollout(deployment("api", 0, OLD))]).with_bad("app-2");
+    while cluster.phase() != Phase::RollingBack {
+        cluster.turn();
+    }
+    let cause = cluster.release.progress.reason.clone();
+    let mut told = |cluster: &mut Cluster| {
+        cluster.release.progress = cluster.observe().progress;
+        assert_eq!(cluster.phase(), Phase::RollingBack);
+        cluster.release.progress.reason.clone()
+    };
+    cluster.refused.insert(cluster.members[0].consumer.clone(), "a policy says no".into());
+    let refused = format!("{cause}. On the way back, Deployment web cannot be written, and is tried again: a policy says no");
+    for _ in 0..2 {
+        assert_eq!(told(&mut cluster), refused, "it is told once");
+    }
+    cluster.refused.clear();
+    cluster.members[1].rollout.waits_for = Some("its promotion".into());
+    assert_eq!(told(&mut cluster), format!("{cause}. On the way back, Rollout api waits for its promotion"));
+    cluster.members[1].rollout.waits_for = None;
+    assert_eq!(told(&mut cluster), cause, "nothing is in the way any more");
+    cluster.members[1].rollout.waits_for = Some("its promotion".into());
+    told(&mut cluster);
+    cluster.members[1].rollout.waits_for = None;
+    assert_eq!(cluster.run(), Phase::RolledBack);
+    assert_eq!(cluster.release.progress.reason, cause);
+}
+
+#[test]
 fn nobody_goes_back_to_a_version_that_is_not_there() {
     let lost = Member { missing: [app()].into(), ..deployment("web", 0, "configmap/app=app-0") };
     let mut cluster = Cluster::new(vec![lost, deployment("api", 0, "configmap/app=app-0")]).with_bad("app-2");
