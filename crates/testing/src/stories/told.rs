@@ -25,6 +25,8 @@ stories! {
     who_never_gets_ready_is_taken_back
     a_stateful_set_goes_back_and_its_repair_goes_out
     a_daemon_set_follows
+    a_daemon_set_that_crashes_goes_back
+    a_crash_is_taken_back_also_where_all_pods_go_before_new_ones_come
     a_later_wave_keeps_what_it_has
     a_canary_waits_and_goes_on
     scaling_does_not_change_a_canary
@@ -127,6 +129,28 @@ fn a_daemon_set_follows() -> Story {
         ends: "release configmap-app-1 Succeeded
                config app r2
                workload agent r2",
+    }
+}
+
+fn a_daemon_set_that_crashes_goes_back() -> Story {
+    Story {
+        given: given(&json!({}), vec![daemon_set("agent", &["app"])]),
+        steps: vec![Until("workload agent 1.0.0"), change("red", "crash")],
+        ends: "release configmap-app-1 RolledBack
+               config app 1.0.0, held r2
+               workload agent 1.0.0",
+    }
+}
+
+fn a_crash_is_taken_back_also_where_all_pods_go_before_new_ones_come() -> Story {
+    let mut web = web(2);
+    web["spec"]["strategy"] = json!({"type": "Recreate"});
+    Story {
+        given: given(&json!({}), vec![web]),
+        steps: vec![Until("workload web 1.0.0 1.0.0"), change("red", "crash")],
+        ends: "release configmap-app-1 RolledBack
+               config app 1.0.0, held r2
+               workload web 1.0.0 1.0.0",
     }
 }
 
