@@ -31,6 +31,8 @@ stories! {
     a_canary_waits_and_goes_on
     scaling_does_not_change_a_canary
     another_strategy_ends_a_canary
+    a_policy_without_its_canary_lets_the_rest_follow
+    who_opts_out_and_in_again_in_the_middle_goes_on
     a_deleted_release_goes_on
     a_deleted_versioned_config_goes_on
     an_undo_of_the_only_consumer_is_no_success
@@ -232,6 +234,44 @@ fn another_strategy_ends_a_canary() -> Story {
         ends: "release configmap-app-1 Succeeded
                config app r2
                workload web r2 r2 r2",
+    }
+}
+
+fn a_policy_without_its_canary_lets_the_rest_follow() -> Story {
+    Story {
+        given: given(&canary(), vec![web(3)]),
+        steps: vec![
+            Until("workload web 1.0.0 1.0.0 1.0.0"),
+            change("green", "healthy"),
+            Until("release configmap-app-1 Baking"),
+            Until("workload web 1.0.0 1.0.0 1.0.0 r2, gated"),
+            Patch("releasepolicy/default", json!({"spec": {"canary": null}})),
+            Until("workload web r2 r2 r2"),
+            promote(),
+        ],
+        ends: "release configmap-app-1 Succeeded
+               config app r2
+               workload web r2 r2 r2",
+    }
+}
+
+fn who_opts_out_and_in_again_in_the_middle_goes_on() -> Story {
+    let versioned = |on: Value| Patch("configmap/app", json!({"metadata": {"labels": {"lockstep.dev/versioned": on}}}));
+    Story {
+        given: given(&json!({"bakeSeconds": LONG_BAKE}), vec![web(2)]),
+        steps: vec![
+            Until("workload web 1.0.0 1.0.0"),
+            change("green", "healthy"),
+            Until("release configmap-app-1 Baking"),
+            versioned(Value::Null),
+            Until("config app 1.0.0, not followed"),
+            versioned(json!("true")),
+            Until("config app 1.0.0"),
+            promote(),
+        ],
+        ends: "release configmap-app-1 Succeeded
+               config app r2
+               workload web r2 r2",
     }
 }
 
