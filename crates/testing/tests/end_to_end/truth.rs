@@ -215,7 +215,7 @@ async fn a_new_workload_that_does_not_run_takes_nobody_back() {
 async fn a_new_workload_that_is_alone_and_bad_is_left_to_its_owner() {
     scenario("newcomer-alone", |stage| async move {
         // Nobody else uses it: without a wait the release would be over before its first consumer comes.
-        let policy = ReleasePolicySpec { settle_milliseconds: Some(10_000), ..impatient() };
+        let policy = ReleasePolicySpec { settle_milliseconds: Some(20_000), ..impatient() };
         stage.set_policy("default", &policy).await?;
         stage.apply(&config("blue", "healthy")).await?;
         stage.released("configmap/app", "1.0.0").await?;
