@@ -123,15 +123,18 @@ fn with_nothing_applied(error: &anyhow::Error) -> anyhow::Error {
 
 /// What was written before something else could not be: it is released without that.
 fn under_way(wanted: &[(Cluster, Wanted)]) -> String {
-    let each = |(cluster, wanted): &(Cluster, Wanted)| {
-        let (config, typed) = (&wanted.config, typed(&wanted.config));
+    told_under_way(wanted.iter().map(|(cluster, wanted)| (&wanted.config, cluster.namespace.as_str())))
+}
+
+/// Goes on after an error, as that does: without a full stop at the end.
+fn told_under_way<'a>(applied: impl Iterator<Item = (&'a ConfigRef, &'a str)>) -> String {
+    let each = |(config, namespace): (&ConfigRef, &str)| {
+        let typed = typed(config);
         format!(
-            " {config} was applied before it, and is released: follow it with `lockstep watch {typed} -n {0}`.",
-            cluster.namespace
+            ". {config} was applied before it, and is released: follow it with `lockstep watch {typed} -n {namespace}`"
         )
     };
-    let all: String = wanted.iter().map(each).collect();
-    if all.is_empty() { all } else { format!(".{}", all.trim_end_matches('.')) }
+    applied.map(each).collect()
 }
 
 /// How all of it ended.
@@ -338,6 +341,17 @@ mod tests {
         assert_eq!(
             with_nothing_applied(&lost).to_string(),
             "cannot apply configmap/app: the connection was closed. Nothing was applied"
+        );
+    }
+
+    #[test]
+    fn what_was_applied_before_an_error_is_told_with_it() {
+        let (app, db): (ConfigRef, ConfigRef) = ("configmap/app".parse().unwrap(), "secret/db".parse().unwrap());
+        assert_eq!(told_under_way([].into_iter()), "");
+        assert_eq!(
+            told_under_way([(&app, "shop"), (&db, "data")].into_iter()),
+            ". configmap/app was applied before it, and is released: follow it with `lockstep watch app -n shop`\
+             . secret/db was applied before it, and is released: follow it with `lockstep watch secret/db -n data`"
         );
     }
 

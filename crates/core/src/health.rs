@@ -478,6 +478,19 @@ mod tests {
     }
 
     #[test]
+    fn who_was_broken_before_is_not_waited_for_in_a_first_batch_either() {
+        let before = Before { broken: 1, moved_at: Some(at(NOW - 60)) };
+        let batch = |units: &[Unit], size| verdict(&rollout(1), units, before, Goal::Batch(size));
+        let old = unit("old", false);
+        let still = Verdict::StillBroken("it was broken before, and is: pod new: CrashLoopBackOff".into());
+        assert_eq!(batch(&[old.clone(), crashing("new", true)], 1), still);
+        assert_eq!(batch(&[old.clone(), unit("new", true)], 1), Verdict::Healthy, "it was repaired");
+        assert_eq!(batch(&[old, crashing("new", true)], 3), Verdict::Rolling, "another one is still to come");
+        let worse = [crashing("a", true), crashing("b", true)];
+        assert!(matches!(batch(&worse, 2), Verdict::Failed(_)), "only one of them was broken");
+    }
+
+    #[test]
     fn restarts_from_before_the_move_count_for_nothing() {
         let before = Before { broken: 0, moved_at: Some(at(NOW - 60)) };
         let restarted = |end| Unit { restarts: 5, last_end: Some(at(end)), ..unit("a", true) };

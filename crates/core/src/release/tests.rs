@@ -869,6 +869,66 @@ fn who_is_recreated_at_once_was_not_left_alone_by_anybody() {
 }
 
 #[test]
+fn a_change_whose_consumers_are_all_gone_is_released_anew_and_not_held() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    for _ in 0..2 {
+        cluster.turn();
+    }
+    assert_eq!(cluster.phase(), Phase::Baking);
+    cluster.members.clear();
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Baking, "it may come again");
+    cluster.release.wishes.promote = true;
+    assert_eq!(cluster.run(), Phase::Failed);
+    let reason = &cluster.release.progress.reason;
+    assert_eq!(reason, "nobody runs it (Deployment web: it is gone). It is released anew");
+    assert!(cluster.held.is_none() && !cluster.succeeded);
+}
+
+#[test]
+fn where_pods_come_and_go_a_bake_lasts_three_times_as_long_at_most() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    for _ in 0..2 {
+        cluster.turn();
+    }
+    for _ in 0..4 {
+        assert_eq!(cluster.phase(), Phase::Baking, "each pod is watched as long as the others");
+        cluster.wait(20);
+        cluster.members[0].units.clear();
+        cluster.roll();
+        cluster.turn();
+    }
+    cluster.wait(9);
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Baking);
+    cluster.wait(1);
+    cluster.turn();
+    assert_eq!(cluster.phase(), Phase::Succeeded, "{}", cluster.release.progress.reason);
+}
+
+#[test]
+fn a_pod_that_finds_no_room_in_the_bake_is_waited_for_and_then_named() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
+    for _ in 0..2 {
+        cluster.turn();
+    }
+    let homeless = Some("no node has room for it".to_owned());
+    let added = Unit { is_ready: false, was_ready: false, homeless, ..unit("web-9", false, cluster.now) };
+    cluster.members[0].units.push(added);
+    cluster.members[0].rollout.desired = 4;
+    let mut after = |seconds: i64| {
+        cluster.wait(seconds);
+        cluster.release.progress = cluster.observe().progress;
+        (cluster.phase(), cluster.release.progress.reason.clone())
+    };
+    assert_eq!(after(29).0, Phase::Baking);
+    assert_eq!(after(300).0, Phase::Baking, "it has a progress deadline after the bake to find some");
+    let (phase, reason) = after(1);
+    assert_eq!(phase, Phase::Succeeded, "{reason}");
+    assert!(reason.contains("Deployment web: a pod is not ready: no node has room for it"), "{reason}");
+}
+
+#[test]
 fn a_pod_that_comes_in_the_bake_and_never_gets_ready_is_named() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, OLD)]);
     for _ in 0..2 {
@@ -1615,6 +1675,37 @@ fn what_is_left_to_a_person_on_the_way_back_is_not_written_any_more() {
     let step = cluster.observe();
     assert_eq!(step.progress.phase, Phase::Failed);
     assert_eq!(step.actions, []);
+}
+
+#[test]
+fn what_is_in_the_way_of_going_back_is_told_while_it_is_there() {
+    let mut cluster =
+        Cluster::new(vec![deployment("web", 0, OLD), rollout(deployment("api", 0, OLD))]).with_bad("app-2");
+    while cluster.phase() != Phase::RollingBack {
+        cluster.turn();
+    }
+    let cause = cluster.release.progress.reason.clone();
+    let told = |cluster: &mut Cluster| {
+        cluster.release.progress = cluster.observe().progress;
+        assert_eq!(cluster.phase(), Phase::RollingBack);
+        cluster.release.progress.reason.clone()
+    };
+    cluster.refused.insert(cluster.members[0].consumer.clone(), "a policy says no".into());
+    let refused =
+        format!("{cause}. On the way back, Deployment web cannot be written, and is tried again: a policy says no");
+    for _ in 0..2 {
+        assert_eq!(told(&mut cluster), refused, "it is told once");
+    }
+    cluster.refused.clear();
+    cluster.members[1].rollout.waits_for = Some("its promotion".into());
+    assert_eq!(told(&mut cluster), format!("{cause}. On the way back, Rollout api waits for its promotion"));
+    cluster.members[1].rollout.waits_for = None;
+    assert_eq!(told(&mut cluster), cause, "nothing is in the way any more");
+    cluster.members[1].rollout.waits_for = Some("its promotion".into());
+    told(&mut cluster);
+    cluster.members[1].rollout.waits_for = None;
+    assert_eq!(cluster.run(), Phase::RolledBack);
+    assert_eq!(cluster.release.progress.reason, cause);
 }
 
 #[test]

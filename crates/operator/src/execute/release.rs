@@ -501,18 +501,35 @@ fn written_release(object: Release) -> Written {
 mod tests {
     use super::*;
 
+    fn step(from: &str) -> ApiMove {
+        let source = json!({"kind": "ConfigMap", "name": "app"});
+        let step = json!({"source": source, "from": from, "to": "app-2", "fromVersion": "1", "toVersion": "2"});
+        serde_json::from_value(step).unwrap()
+    }
+
+    fn current() -> VersionSummary {
+        serde_json::from_value(json!({"version": "r2", "number": 2, "object": "app-2"})).unwrap()
+    }
+
     #[test]
     fn what_the_source_was_compared_with_is_forgotten_when_something_else_is_current() {
-        let step = |from: &str| -> ApiMove {
-            let source = json!({"kind": "ConfigMap", "name": "app"});
-            let step = json!({"source": source, "from": from, "to": "app-2", "fromVersion": "1", "toVersion": "2"});
-            serde_json::from_value(step).unwrap()
-        };
-        let current: VersionSummary =
-            serde_json::from_value(json!({"version": "r2", "number": 2, "object": "app-2"})).unwrap();
         let status = VersionedConfigStatus::default();
-        let forgets = |from: &str| success(&status, &step(from), &current).get("observedResourceVersion").is_some();
+        let forgets = |from: &str| success(&status, &step(from), &current()).get("observedResourceVersion").is_some();
         assert!(forgets("app-1"));
         assert!(!forgets("app-2"), "it is current all the time");
+    }
+
+    #[test]
+    fn what_is_current_is_held_no_longer_and_anything_else_stays_so() {
+        let lets_go = |object: &str| {
+            let held = json!({"object": object, "version": "r2", "release": "configmap-app-1", "reason": "bad"});
+            let status = VersionedConfigStatus {
+                held: serde_json::from_value(held).unwrap(),
+                ..VersionedConfigStatus::default()
+            };
+            success(&status, &step("app-1"), &current()).get("held").map(Value::is_null)
+        };
+        assert_eq!(lets_go("app-2"), Some(true));
+        assert_eq!(lets_go("app-3"), None);
     }
 }

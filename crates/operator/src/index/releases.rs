@@ -1396,7 +1396,7 @@ mod tests {
         assert_eq!(namespace.is_stranded(&config("app")), Stranded::Nobody);
     }
 
-    /// A DaemonSet `web`, or a record of its template.
+    /// A workload `web`, or a record of its template.
     fn of_kind(kind: &str, name: &str, code: &str) -> WorkloadFact {
         let kind = crate::kinds::built_in().into_iter().find(|known| known.resource.kind == kind).unwrap();
         let template = serde_json::json!({
@@ -1415,12 +1415,74 @@ mod tests {
         WorkloadFact::read(&kind, &object).unwrap()
     }
 
+    fn index_of(kind: &str) -> usize {
+        crate::kinds::built_in().into_iter().position(|known| known.resource.kind == kind).unwrap()
+    }
+
     fn pod(status: &serde_json::Value) -> PodFact {
         let pod = serde_json::json!({
             "metadata": {"name": "web-x", "uid": "x", "resourceVersion": "1", "labels": {"controller-revision-hash": "old"}},
             "status": status,
         });
         PodFact::read(&serde_json::from_value(pod).unwrap()).unwrap()
+    }
+
+    /// A release that failed for this reason, with a consumer `web` that joined it.
+    fn failed_with(kind: &str, reason: &str) -> ReleaseFact {
+        let mut failed = release(1, "Failed", "Rolling");
+        failed.core.progress.reason = reason.into();
+        let record = &mut failed.core.progress.consumers[0];
+        record.consumer.kind = kind.into();
+        record.has_joined = true;
+        record.template_before = of_kind(kind, "web", "code-2").template;
+        failed
+    }
+
+    const NOT_WELL: &str = "Deployment web: pod web-x: CrashLoopBackOff. It changed its code, too";
+
+    #[test]
+    fn what_failed_with_code_is_tried_again_with_other_code_that_is_new() {
+        let (deployments, replica_sets) = (index_of("Deployment"), index_of("ReplicaSet"));
+        let mut namespace = Namespace::default();
+        namespace.apply_managed("configmap-app", managed("app", "configmap-app-1"));
+        namespace.apply_release("configmap-app-1", failed_with("Deployment", NOT_WELL));
+        namespace.apply_workload(deployments, "web", Some(of_kind("Deployment", "web", "code-2")));
+        assert!(!namespace.held_is_outdated(&config("app")), "it is the code that failed with it");
+        namespace.apply_workload(deployments, "web", Some(of_kind("Deployment", "web", "code-3")));
+        assert!(namespace.held_is_outdated(&config("app")));
+        let made = |name: &str, second: i64| {
+            let created = Some(Timestamp::from_second(second).unwrap());
+            Some(WorkloadFact { created, ..of_kind("ReplicaSet", name, "code-3") })
+        };
+        namespace.apply_workload(replica_sets, "web-new", made("web-new", 9));
+        assert!(namespace.held_is_outdated(&config("app")), "it came after the release");
+        namespace.apply_workload(replica_sets, "web-old", made("web-old", 0));
+        assert!(!namespace.held_is_outdated(&config("app")), "somebody wants the old pair");
+    }
+
+    #[test]
+    fn what_failed_because_of_somebody_else_is_not_tried_again_with_new_code() {
+        let mut namespace = Namespace::default();
+        namespace.apply_managed("configmap-app", managed("app", "configmap-app-1"));
+        let other = NOT_WELL.replace("Deployment web", "Deployment api");
+        namespace.apply_release("configmap-app-1", failed_with("Deployment", &other));
+        namespace.apply_workload(index_of("Deployment"), "web", Some(of_kind("Deployment", "web", "code-3")));
+        assert!(!namespace.held_is_outdated(&config("app")));
+    }
+
+    #[test]
+    fn new_code_of_a_rollout_is_what_it_is_in_the_middle_of() {
+        let mut namespace = Namespace::default();
+        namespace.apply_managed("configmap-app", managed("app", "configmap-app-1"));
+        let reason = NOT_WELL.replace("Deployment", "Rollout");
+        namespace.apply_release("configmap-app-1", failed_with("Rollout", &reason));
+        let mut fact = of_kind("Rollout", "web", "code-3");
+        (fact.rollout.is_observed, fact.rollout.is_midway) = (true, false);
+        namespace.apply_workload(index_of("Rollout"), "web", Some(fact.clone()));
+        assert!(!namespace.held_is_outdated(&config("app")), "it is back where it was");
+        fact.rollout.is_midway = true;
+        namespace.apply_workload(index_of("Rollout"), "web", Some(fact));
+        assert!(namespace.held_is_outdated(&config("app")));
     }
 
     #[test]

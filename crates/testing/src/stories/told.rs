@@ -25,10 +25,14 @@ stories! {
     who_never_gets_ready_is_taken_back
     a_stateful_set_goes_back_and_its_repair_goes_out
     a_daemon_set_follows
+    a_daemon_set_that_crashes_goes_back
+    a_crash_is_taken_back_also_where_all_pods_go_before_new_ones_come
     a_later_wave_keeps_what_it_has
     a_canary_waits_and_goes_on
     scaling_does_not_change_a_canary
     another_strategy_ends_a_canary
+    a_policy_without_its_canary_lets_the_rest_follow
+    who_opts_out_and_in_again_in_the_middle_goes_on
     a_deleted_release_goes_on
     a_deleted_versioned_config_goes_on
     an_undo_of_the_only_consumer_is_no_success
@@ -130,6 +134,28 @@ fn a_daemon_set_follows() -> Story {
     }
 }
 
+fn a_daemon_set_that_crashes_goes_back() -> Story {
+    Story {
+        given: given(&json!({}), vec![daemon_set("agent", &["app"])]),
+        steps: vec![Until("workload agent 1.0.0"), change("red", "crash")],
+        ends: "release configmap-app-1 RolledBack
+               config app 1.0.0, held r2
+               workload agent 1.0.0",
+    }
+}
+
+fn a_crash_is_taken_back_also_where_all_pods_go_before_new_ones_come() -> Story {
+    let mut web = web(2);
+    web["spec"]["strategy"] = json!({"type": "Recreate"});
+    Story {
+        given: given(&json!({}), vec![web]),
+        steps: vec![Until("workload web 1.0.0 1.0.0"), change("red", "crash")],
+        ends: "release configmap-app-1 RolledBack
+               config app 1.0.0, held r2
+               workload web 1.0.0 1.0.0",
+    }
+}
+
 fn a_later_wave_keeps_what_it_has() -> Story {
     Story {
         given: given(&json!({}), vec![in_wave(deployment("api", 1, &["app"]), 1), web(1)]),
@@ -208,6 +234,44 @@ fn another_strategy_ends_a_canary() -> Story {
         ends: "release configmap-app-1 Succeeded
                config app r2
                workload web r2 r2 r2",
+    }
+}
+
+fn a_policy_without_its_canary_lets_the_rest_follow() -> Story {
+    Story {
+        given: given(&canary(), vec![web(3)]),
+        steps: vec![
+            Until("workload web 1.0.0 1.0.0 1.0.0"),
+            change("green", "healthy"),
+            Until("release configmap-app-1 Baking"),
+            Until("workload web 1.0.0 1.0.0 1.0.0 r2, gated"),
+            Patch("releasepolicy/default", json!({"spec": {"canary": null}})),
+            Until("workload web r2 r2 r2"),
+            promote(),
+        ],
+        ends: "release configmap-app-1 Succeeded
+               config app r2
+               workload web r2 r2 r2",
+    }
+}
+
+fn who_opts_out_and_in_again_in_the_middle_goes_on() -> Story {
+    let versioned = |on: Value| Patch("configmap/app", json!({"metadata": {"labels": {"lockstep.dev/versioned": on}}}));
+    Story {
+        given: given(&json!({"bakeSeconds": LONG_BAKE}), vec![web(2)]),
+        steps: vec![
+            Until("workload web 1.0.0 1.0.0"),
+            change("green", "healthy"),
+            Until("release configmap-app-1 Baking"),
+            versioned(Value::Null),
+            Until("config app 1.0.0, not followed"),
+            versioned(json!("true")),
+            Until("config app 1.0.0"),
+            promote(),
+        ],
+        ends: "release configmap-app-1 Succeeded
+               config app r2
+               workload web r2 r2",
     }
 }
 

@@ -8,7 +8,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use lockstep_api::ReleasePolicySpec;
-use lockstep_testing::manifests::{versioned_colors, web_deployment, web_rollout, web_rollout_of_deployment};
+use lockstep_testing::manifests::{
+    testapp_image, versioned_colors, web_deployment, web_rollout, web_rollout_of_deployment,
+};
 use lockstep_testing::report::ConfigReport;
 use lockstep_testing::{SHORT, Scenario, eventually, holds, impatient, scenario};
 use serde_json::json;
@@ -155,8 +157,8 @@ async fn a_canary_that_crashes_while_it_waits_for_a_person_is_put_back() {
         set_up(&stage).await?;
         stage.apply(&web_rollout(REPLICAS)).await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
-        // Late enough to be found well, and to wait, before.
-        let crash = json!({"data": {"COLOR": "red", "BEHAVIOR": "crash-after 15s"}});
+        // Late enough to be found well, and to wait, before: also where everything is slow.
+        let crash = json!({"data": {"COLOR": "red", "BEHAVIOR": "crash-after 45s"}});
         patch_config(&stage, "web-env", &crash).await?;
         expect_release(&stage, "1", "Progressing", "kubectl argo rollouts promote web").await?;
         expect_release(&stage, "1", "RolledBack", "restarted after it was ready").await?;
@@ -181,6 +183,44 @@ async fn what_a_bad_pair_of_code_and_config_advises_restores_the_old_one() {
         stage.kubectl(&["argo", "rollouts", "undo", "web"]).await?;
         expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
         old_code(&stage).await
+    })
+    .await;
+}
+
+/// What its code failed with is tried again with it.
+#[tokio::test]
+async fn code_of_a_rollout_that_failed_with_a_config_is_repaired() {
+    scenario("argo-repaired", |stage| async move {
+        set_up(&stage).await?;
+        stage.apply(&web_rollout(REPLICAS)).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
+        change_to(&stage, "green").await?;
+        offered(&stage, "configmap/web-env").await?;
+        offered(&stage, "configmap/web-files").await?;
+        stage.apply(&new_code().replace(testapp_image().as_str(), "lockstep.dev/nothing:never")).await?;
+        expect_release(&stage, "1", "Failed", "`kubectl argo rollouts undo web` goes back one step").await?;
+        stage.apply(&new_code()).await?;
+        expect_release(&stage, "2", "Progressing", "kubectl argo rollouts promote web").await?;
+        promote(&stage).await?;
+        expect_colors(&stage, &["green", "green", "green"], "Healthy").await?;
+        expect_release(&stage, "2", "Succeeded", "").await?;
+        ensure!(old_code(&stage).await.is_err(), "the new code is gone");
+        Ok(())
+    })
+    .await;
+}
+
+/// By the word of its own controller, long before the deadline of the policy.
+#[tokio::test]
+async fn a_rollout_that_gives_up_by_its_own_deadline_is_put_back() {
+    scenario("argo-gives-up", |stage| async move {
+        set_up(&stage).await?;
+        let hasty = web_rollout(REPLICAS).replace("  replicas:", "  progressDeadlineSeconds: 20\n  replicas:");
+        stage.apply(&hasty).await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await?;
+        patch_config(&stage, "web-env", &json!({"data": {"BEHAVIOR": "never-ready"}})).await?;
+        expect_release(&stage, "1", "RolledBack", "its Rollout is degraded: ProgressDeadlineExceeded").await?;
+        expect_colors(&stage, &["blue", "blue", "blue"], "Healthy").await
     })
     .await;
 }
@@ -251,6 +291,10 @@ async fn change_in_a_pause(stage: &Scenario, pause: &str, shown: &str) -> Result
 async fn a_rollout_that_only_waits_for_its_own_time_asks_nobody_for_anything() {
     scenario("argo-timed", |stage| async move {
         change_in_a_pause(&stage, "3600", "3600s").await?;
+        eventually("the status to say how far it is", SHORT, async || {
+            lockstep(&stage, &["status", "web-env"], "").await?.expect(0, &["1.0.0 → r2, 1 of 3 pods"])
+        })
+        .await?;
         // Who stops it has to start it again.
         stage.kubectl(&["argo", "rollouts", "pause", "web"]).await?;
         let told = "Rollout web waits for `kubectl argo rollouts promote web`: somebody paused it";

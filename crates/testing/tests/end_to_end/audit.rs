@@ -10,7 +10,7 @@ use lockstep_testing::manifests::{config_map, versioned_colors, web_deployment};
 use lockstep_testing::{Scenario, scenario};
 use serde_json::Value;
 
-const OPERATOR: &str = "system:serviceaccount:lockstep-system:lockstep";
+pub(crate) const OPERATOR: &str = "system:serviceaccount:lockstep-system:lockstep";
 const WRITES: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
 
 #[tokio::test]

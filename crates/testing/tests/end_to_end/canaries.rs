@@ -6,7 +6,7 @@ use lockstep_api::{Canary, ReleasePolicySpec};
 use lockstep_testing::{LONG, SHORT, Scenario, eventually, impatient, scenario};
 
 use super::releases::{
-    FIRST, SECOND, appears, config, deployment, ended, expect, phase, promote, set_up, standing, until_promoted,
+    FIRST, SECOND, appears, config, deployment, ended, expect, phase, promote, set_up, standing, steer, until_promoted,
 };
 use super::truth::stateful_set;
 
@@ -88,6 +88,36 @@ async fn whoever_scales_to_the_size_of_a_canary_and_back_does_not_end_it() {
         promote(&stage, FIRST).await?;
         ended(&stage, FIRST, "Succeeded").await?;
         expect(&stage, "app=web", &["green"; 3]).await?;
+        expect_partition(&stage, 0).await
+    })
+    .await;
+}
+
+/// Kubernetes starts those that are added with the new version before anybody can move the partition: which of them run it is its own affair.
+#[tokio::test]
+async fn a_stateful_set_that_grows_in_a_canary_is_one_still_and_goes_back() {
+    scenario("grows-ordered", |stage| async move {
+        stage.set_policy("default", &one_pod_first(until_promoted())).await?;
+        set_up(&stage, &stateful_set(&deployment("web", 2, ""))).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        stage.kubectl(&["scale", "statefulset/web", "--replicas=4"]).await?;
+        expect_partition(&stage, 3).await?;
+        eventually("four pods, the first of which is as it was", SHORT, async || {
+            stage.ready_pods("app=web", 4).await?;
+            let seen = stage.seen("app=web", |report| report.loaded.env.get("COLOR").cloned()).await?;
+            ensure!(seen.get("web-0").is_some_and(|color| color == "blue"), "{seen:?}");
+            Ok(())
+        })
+        .await?;
+        let (phase, reason) = standing(&stage, FIRST).await?;
+        ensure!(
+            ["Baking", "Progressing"].contains(&phase.as_str()) && !reason.contains("wrote over"),
+            "{phase}: {reason}"
+        );
+        steer(&stage, &format!("release/{FIRST}"), r#"{"spec": {"abort": true}}"#).await?;
+        ended(&stage, FIRST, "Aborted").await?;
+        expect(&stage, "app=web", &["blue"; 4]).await?;
         expect_partition(&stage, 0).await
     })
     .await;

@@ -227,6 +227,36 @@ async fn a_field_that_others_manage_in_the_last_document_keeps_the_whole_file_fr
     .await;
 }
 
+/// What lives in a namespace of the same file cannot be tried before that is there.
+#[tokio::test]
+async fn what_broke_after_a_part_was_applied_names_what_is_under_way() {
+    scenario("cli-part", |stage| async move {
+        blue(&stage).await?;
+        let other = format!("{}-x", stage.namespace);
+        let namespace = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {other}}}\n---\n");
+        let broken = format!(
+            "---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web, namespace: {other}}}
+spec:
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: api}}}}
+    spec: {{containers: [{{name: app, image: {}}}]}}
+",
+            testapp_image()
+        );
+        let file = namespace + &web_env("green", "healthy") + &broken;
+        let said = release(&stage, &file).await;
+        let deleted = stage.kubectl(&["delete", "namespace", &other, "--wait=false"]).await;
+        said?.expect(1, &["configmap/web-env was applied before it, and is released", "`lockstep watch web-env"])?;
+        deleted?;
+        in_phase(&stage, "Succeeded").await
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn status_shows_the_new_version_where_all_pods_run_it_while_it_bakes() {
     scenario("cli-status-bake", |stage| async move {

@@ -5,16 +5,23 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
 use lockstep_api::{Canary, FailureLimits, ReleasePolicySpec};
 use lockstep_testing::manifests::{config_map, indent, testapp_image, versioned};
 use lockstep_testing::{LONG, SHORT, Scenario, command_line, eventually, holds, impatient, scenario};
 use serde_json::Value;
 
+use super::audit::OPERATOR;
 use super::cli::lockstep;
 use super::releases::{
     ENV_FROM, FIRST, SECOND, appears, config, deployment, ended, expect, phase, pods, promote, set_up, standing, steer,
     until_promoted,
 };
+use super::storms::offered;
+
+/// Whoever starts behaves as the ConfigMap `mood` says, which has no versions, and well if there is none.
+pub(crate) const MOOD: &str =
+    "env:\n- name: BEHAVIOR\n  valueFrom: {configMapKeyRef: {name: mood, key: BEHAVIOR, optional: true}}\n";
 
 /// The release has a condition of this type, with this status.
 async fn expect_condition(stage: &Scenario, release: &str, of: &str, status: &str) -> Result<()> {
@@ -205,6 +212,55 @@ async fn a_new_workload_that_does_not_run_takes_nobody_back() {
 }
 
 #[tokio::test]
+async fn a_new_workload_that_is_alone_and_bad_is_left_to_its_owner() {
+    scenario("newcomer-alone", |stage| async move {
+        // Nobody else uses it: without a wait the release would be over before its first consumer comes.
+        let policy = ReleasePolicySpec { settle_milliseconds: Some(20_000), ..impatient() };
+        stage.set_policy("default", &policy).await?;
+        stage.apply(&config("blue", "healthy")).await?;
+        stage.released("configmap/app", "1.0.0").await?;
+        stage.apply(&config("green", "healthy")).await?;
+        offered(&stage, "configmap/app").await?;
+        let bad = deployment("web", 1, "").replace(testapp_image().as_str(), "lockstep.dev/nothing:never");
+        stage.apply(&bad).await?;
+        ended(&stage, FIRST, "Failed").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        let is_told = reason.contains("It is new, so it is left to you") && !reason.contains("rollout undo");
+        ensure!(is_told, "{reason}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_change_whose_consumers_are_all_gone_is_released_anew() {
+    scenario("all-gone", |stage| async move {
+        stage.set_policy("default", &until_promoted()).await?;
+        let web = deployment("web", 1, "");
+        set_up(&stage, &web).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        stage.kubectl(&["delete", "deployment", "web"]).await?;
+        eventually("the operator to see it", SHORT, async || {
+            let consumers = &stage.read(&format!("release/{FIRST}")).await?["status"]["consumers"];
+            ensure!(consumers[0]["state"] == "Gone", "{consumers}");
+            Ok(())
+        })
+        .await?;
+        promote(&stage, FIRST).await?;
+        ended(&stage, FIRST, "Failed").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        ensure!(reason.contains("Deployment web: it is gone") && reason.contains("It is released anew"), "{reason}");
+        ended(&stage, SECOND, "Succeeded").await?;
+        let (_, reason) = standing(&stage, SECOND).await?;
+        ensure!(reason == "it is current; nobody uses it yet", "{reason}");
+        stage.apply(&web).await?;
+        expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_a_policy_leaves_to_a_person_goes_back_when_they_say_so() {
     scenario("by-hand", |stage| async move {
         set_up(&stage, &deployment("web", 1, "")).await?;
@@ -281,8 +337,9 @@ async fn another_strategy_in_the_middle_of_a_canary_ends_it_in_an_orderly_way() 
         careful(&stage).await?;
         steer(&stage, "deployment/web", r#"{"spec": {"strategy": {"type": "Recreate", "rollingUpdate": null}}}"#)
             .await?;
-        ended(&stage, FIRST, "Succeeded").await?;
         expect(&stage, "app=web", &["green", "green", "green"]).await?;
+        promote(&stage, FIRST).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
         let spec = &stage.read("deployment/web").await?["spec"];
         ensure!(spec["minReadySeconds"].is_null() && spec["strategy"]["type"] == "Recreate", "{spec}");
         Ok(())
@@ -295,13 +352,19 @@ async fn another_strategy_in_the_middle_of_a_canary_ends_it_in_an_orderly_way() 
 async fn a_stateful_set_that_turns_to_pods_by_hand_in_its_canary_ends_it_in_an_orderly_way() {
     scenario("by-hand-midway", |stage| async move {
         let canary = Some(Canary { size: IntOrString::Int(1) });
-        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(20), canary, ..impatient() }).await?;
+        stage.set_policy("default", &ReleasePolicySpec { canary, ..until_promoted() }).await?;
         set_up(&stage, &stateful_set(&deployment("db", 3, ""))).await?;
         stage.apply(&config("green", "healthy")).await?;
-        appears(&stage, FIRST).await?;
         phase(&stage, FIRST, "Baking").await?;
         let by_hand = r#"{"spec": {"updateStrategy": {"type": "OnDelete", "rollingUpdate": null}}}"#;
         steer(&stage, "statefulset/db", by_hand).await?;
+        eventually("its gate to be open", SHORT, async || {
+            let gate = stage.read("statefulset/db").await?["metadata"]["annotations"]["lockstep.dev/gate"].clone();
+            ensure!(gate.is_null(), "{gate}");
+            Ok(())
+        })
+        .await?;
+        promote(&stage, FIRST).await?;
         ended(&stage, FIRST, "Succeeded").await?;
         expect_condition(&stage, FIRST, "Judged", "False").await?;
         let found = stage.read("statefulset/db").await?;
@@ -320,6 +383,8 @@ async fn what_somebody_changes_behind_the_gate_stays_as_they_want_it() {
     scenario("borrowed", |stage| async move {
         careful(&stage).await?;
         steer(&stage, "deployment/web", r#"{"spec": {"minReadySeconds": 2}}"#).await?;
+        expect(&stage, "app=web", &["green", "green", "green"]).await?;
+        promote(&stage, FIRST).await?;
         ended(&stage, FIRST, "Succeeded").await?;
         let spec = &stage.read("deployment/web").await?["spec"];
         ensure!(spec["minReadySeconds"] == 2, "minReadySeconds is {}", spec["minReadySeconds"]);
@@ -443,9 +508,7 @@ async fn of_a_config_that_nobody_uses_nobody_is_called_healthy() {
 #[tokio::test]
 async fn after_a_retry_that_succeeds_nothing_is_held() {
     scenario("retried", |stage| async move {
-        let mood =
-            "env:\n- name: BEHAVIOR\n  valueFrom: {configMapKeyRef: {name: mood, key: BEHAVIOR, optional: true}}\n";
-        set_up(&stage, &deployment("web", 1, mood)).await?;
+        set_up(&stage, &deployment("web", 1, MOOD)).await?;
         let held = async || -> Result<Value> {
             Ok(stage.read("versionedconfig/configmap-app").await?["status"]["held"].clone())
         };
@@ -493,9 +556,7 @@ async fn old_pods_that_restarted_once_upon_a_time_hide_no_crash_loop() {
         stage.apply(&config("blue", "healthy")).await?;
         stage.released("configmap/app", "1.0.0").await?;
         // The pod crashes for as long as this config is there, which is read again at each start.
-        let mood =
-            "env:\n- name: BEHAVIOR\n  valueFrom: {configMapKeyRef: {name: mood, key: BEHAVIOR, optional: true}}\n";
-        stage.apply(&(config_map("mood", "BEHAVIOR", "crash") + &deployment("web", 1, mood))).await?;
+        stage.apply(&(config_map("mood", "BEHAVIOR", "crash") + &deployment("web", 1, MOOD))).await?;
         let restarted = async |times: i32| {
             let restarts = pods(&stage, "app=web").await?;
             ensure!(restarts.values().any(|restarts| *restarts >= times), "it restarted {restarts:?} times");
@@ -609,23 +670,13 @@ pub(crate) fn stateful_set(deployment: &str) -> String {
         .replace("  selector:", "  podManagementPolicy: OrderedReady\n  serviceName: db\n  selector:")
 }
 
-/// Three pods, the first of which bakes with the new version.
+/// Three pods, the first of which bakes with the new version until somebody ends it.
 pub(crate) async fn careful(stage: &Scenario) -> Result<()> {
-    careful_for(stage, 20).await
-}
-
-pub(crate) async fn careful_for(stage: &Scenario, seconds: i32) -> Result<()> {
     let canary = Some(Canary { size: IntOrString::Int(1) });
-    stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(seconds), canary, ..impatient() }).await?;
+    stage.set_policy("default", &ReleasePolicySpec { canary, ..until_promoted() }).await?;
     set_up(stage, &deployment("web", 3, "")).await?;
     stage.apply(&config("green", "healthy")).await?;
-    appears(stage, FIRST).await?;
-    eventually("the first batch to bake", LONG, async || {
-        let (phase, reason) = standing(stage, FIRST).await?;
-        ensure!(phase == "Baking", "it is {phase}: {reason}");
-        Ok(())
-    })
-    .await
+    phase(stage, FIRST, "Baking").await
 }
 
 /// One that may fail does not fail the release, and is named. The last pod that a StatefulSet replaces holds up no other.
@@ -701,6 +752,101 @@ async fn who_replaces_pods_by_hand_is_told_that_some_are_left() {
         expect_condition(&stage, FIRST, "Judged", "False").await
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_replica_set_of_its_own_keeps_its_pods_as_they_are() {
+    scenario("bare-set", |stage| async move {
+        stage.set_policy("default", &until_promoted()).await?;
+        set_up(&stage, &deployment("web", 2, "").replace("kind: Deployment", "kind: ReplicaSet")).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        let pods = stage.pods("app=web").await?;
+        stage.kubectl(&["delete", "pod", &pods.first().context("it has no pods")?.name_any()]).await?;
+        expect(&stage, "app=web", &["blue", "green"]).await?;
+        promote(&stage, FIRST).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        let (_, reason) = standing(&stage, FIRST).await?;
+        let told = "Not judged: ReplicaSet web: its pods stay as they are when its template changes";
+        ensure!(reason.contains(told), "{reason}");
+        expect_condition(&stage, FIRST, "Judged", "False").await
+    })
+    .await;
+}
+
+/// It failed, and says which pod still runs what failed, and the command that ends that.
+async fn expect_left_behind(stage: &Scenario, set: &str, pod: &str) -> Result<()> {
+    ended(stage, FIRST, "Failed").await?;
+    let (_, reason) = standing(stage, FIRST).await?;
+    let told = format!("pod {pod} of StatefulSet {set} still runs the failed version: `kubectl delete pod {pod}`");
+    ensure!(reason.contains(&told), "{reason}");
+    stage.kubectl(&["delete", "pod", pod]).await?;
+    expect(stage, &format!("app={set}"), &["blue", "blue"]).await
+}
+
+#[tokio::test]
+async fn a_pod_that_nobody_replaces_is_named_and_the_command_helps() {
+    scenario("left-by-hand", |stage| async move {
+        let by_hand = stateful_set(&deployment("web", 2, ""))
+            .replace("  selector:", "  updateStrategy: {type: OnDelete}\n  selector:");
+        let policy = ReleasePolicySpec { progress_deadline_seconds: Some(20), ..until_promoted() };
+        stage.set_policy("default", &policy).await?;
+        set_up(&stage, &by_hand).await?;
+        stage.apply(&config("red", "crash")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        stage.kubectl(&["delete", "pod", "web-1"]).await?;
+        expect_left_behind(&stage, "web", "web-1").await
+    })
+    .await;
+}
+
+/// Whoever lets the operator delete no pods, be it by `deleteStuckPods: false` or by a rule of their own, does that themselves.
+#[tokio::test]
+async fn a_pod_that_the_operator_may_not_delete_is_named_and_the_command_helps() {
+    scenario("left-stuck", |stage| async move {
+        let policy = ReleasePolicySpec { progress_deadline_seconds: Some(20), ..impatient() };
+        set_up(&stage, &stateful_set(&deployment("db", 2, ""))).await?;
+        stage.set_policy("default", &policy).await?;
+        stage.apply(&keep_pods(&stage.namespace)).await?;
+        eventually("the rule to count", SHORT, async || {
+            let delete = ["delete", "pod", "db-1", "--dry-run=server", "--as", OPERATOR];
+            let refused = stage.kubectl(&delete).await.err().map(|error| format!("{error:#}")).unwrap_or_default();
+            ensure!(refused.contains(KEPT), "the operator may delete pods: {refused}");
+            Ok(())
+        })
+        .await?;
+        stage.apply(&config("red", "crash")).await?;
+        expect_left_behind(&stage, "db", "db-1").await?;
+        let name = format!("kept-{}", stage.namespace);
+        let both = "validatingadmissionpolicybinding,validatingadmissionpolicy";
+        stage.kubectl(&["delete", both, &name]).await.map(drop)
+    })
+    .await;
+}
+
+const KEPT: &str = "pods are deleted by people only";
+
+/// A rule that lets the operator delete no pod.
+fn keep_pods(namespace: &str) -> String {
+    format!(
+        "
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {{name: kept-{namespace}}}
+spec:
+  matchConstraints:
+    namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: {namespace}}}}}
+    resourceRules:
+    - {{apiGroups: [\"\"], apiVersions: [v1], operations: [DELETE], resources: [pods]}}
+  validations:
+  - {{expression: request.userInfo.username != '{OPERATOR}', message: {KEPT}}}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {{name: kept-{namespace}}}
+spec: {{policyName: kept-{namespace}, validationActions: [Deny]}}
+"
+    )
 }
 
 /// The kubelet says nothing of it in the pod's status: the pod would be waited for until the deadline.

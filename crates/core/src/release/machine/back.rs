@@ -2,11 +2,14 @@
 
 use jiff::Timestamp;
 
-use super::{Failure, LEFT_TO_A_PERSON, Machine, RECHECK, after, listed};
+use super::{Failure, LEFT_TO_A_PERSON, Machine, RECHECK, after, cannot_be_written, listed};
 use crate::health::{Goal, Unit, Verdict, runs_failed};
 use crate::pins::Pins;
 use crate::policy::JoinedFailure;
 use crate::release::{Action, ConsumerId, Counts, Gate, Move, Phase, Record, Release, State, Step};
+
+/// What follows the cause in a reason, where something is in the way of going back.
+const ON_THE_WAY: &str = ". On the way back, ";
 
 impl Machine<'_> {
     pub(super) fn fail(&mut self, failure: Failure) {
@@ -127,7 +130,7 @@ impl Machine<'_> {
             .collect();
         self.progress.consumers = records;
         let deadline = self.back_until(&left);
-        let reason = self.progress.reason.clone();
+        let reason = self.cause().to_owned();
         if left.is_empty() {
             let end = self.progress.ends_as.unwrap_or(Phase::RolledBack);
             self.end_back(end, reason);
@@ -137,9 +140,18 @@ impl Machine<'_> {
             let not_back = left.iter().map(|consumer| self.not_back(consumer)).collect::<Vec<_>>();
             self.enter(Phase::Failed, format!("{reason}. Not all is back: {}", listed(&not_back)));
         } else {
+            let in_the_way = left.iter().find_map(|consumer| self.in_the_way(consumer));
+            let told = in_the_way.map(|what| format!("{ON_THE_WAY}{what}")).unwrap_or_default();
+            self.progress.reason = reason + &told;
             self.wake_at(deadline.min(after(self.now, RECHECK)));
         }
         self.finish()
+    }
+
+    /// Why it goes back, without what is in the way of that at the moment.
+    fn cause(&self) -> &str {
+        let reason = &self.progress.reason;
+        reason.split_once(ON_THE_WAY).map_or(reason, |(cause, _)| cause)
     }
 
     /// Who changed its code with the config is left to a person. If others failed, nobody has been told yet.
@@ -188,6 +200,15 @@ impl Machine<'_> {
         let tried = records.filter_map(|record| record.progressed_at).max();
         let since = tried.max(self.progress.phase_since).unwrap_or(self.now);
         after(since, self.observed.policy.progress_deadline)
+    }
+
+    /// What a consumer waits for that does not come by itself, while there is time.
+    fn in_the_way(&self, consumer: &ConsumerId) -> Option<String> {
+        if let Some(why) = self.observed.refused.get(consumer) {
+            return Some(cannot_be_written(consumer, why));
+        }
+        let waits_for = self.member(consumer)?.rollout.waits_for.as_ref()?;
+        Some(format!("{consumer} waits for {waits_for}"))
     }
 
     /// What keeps a consumer from being as it was, and what helps.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Failure, Machine, RECHECK, after};
+use super::{Failure, Machine, RECHECK, after, cannot_be_written};
 use crate::gate;
 use crate::health::{self, Before, Goal, Health, Unit, Verdict};
 use crate::release::{Action, Block, Counts, Gate, Member, Observed, Phase, Record, Stage, State, Step, Wait};
@@ -137,7 +137,7 @@ impl Machine<'_> {
             return None;
         }
         if let Some(why) = self.observed.refused.get(&record.consumer) {
-            self.awaited = Some(cannot_be_written(record, why));
+            self.awaited = Some(cannot_be_written(&record.consumer, why));
         }
         self.delete_stuck_pods(member);
         let goal = self.goal(record, member);
@@ -155,7 +155,7 @@ impl Machine<'_> {
             return Some(Failure { reason, consumer, has_joined: false });
         }
         self.wake_at(due);
-        self.awaited = Some(cannot_be_written(record, why));
+        self.awaited = Some(cannot_be_written(&record.consumer, why));
         None
     }
 
@@ -501,10 +501,6 @@ impl Machine<'_> {
         let open: Vec<Action> = gated.map(|consumer| Action::OpenGate { consumer }).collect();
         self.actions.extend(open);
     }
-}
-
-fn cannot_be_written(record: &Record, why: &str) -> String {
-    format!("{} cannot be written, and is tried again: {why}", record.consumer)
 }
 
 /// Whether it was given the new versions and is looked after.

@@ -279,6 +279,11 @@ fn listed(items: &[String]) -> String {
     if items.len() > LISTED { format!("{shown}; and {} more", items.len() - LISTED) } else { shown }
 }
 
+/// What the API server does not take, in its own words.
+fn cannot_be_written(consumer: &ConsumerId, why: &str) -> String {
+    format!("{consumer} cannot be written, and is tried again: {why}")
+}
+
 fn after(at: Timestamp, wait: Duration) -> Timestamp {
     crate::storm::later(at, wait)
 }
