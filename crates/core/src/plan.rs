@@ -38,6 +38,8 @@ pub struct Observed {
     /// None until the config is under our care.
     pub managed: Option<Managed>,
     pub has_consumers: bool,
+    /// What they are pinned to.
+    pub pinned: BTreeSet<String>,
     /// Whether its source is there and does not want to be under our care any more.
     pub has_opted_out: bool,
     /// Whether neither a source nor a consumer was seen for a good while. An object that is recreated is gone for a moment, too.
@@ -319,13 +321,17 @@ fn plan_with_source(observed: &Observed, source: &Source, wanted: &Wanted) -> Ve
     actions
 }
 
-/// At its adoption a config is what consumers run already. One whose VersionedConfig was lost goes on from what the table hands out:
-/// its source may have content that nobody has judged.
+/// At its adoption a config is what consumers run already. One whose VersionedConfig was lost goes on from what the table hands out, and one
+/// that had opted out from what its consumers are still pinned to: its source may have content that nobody has judged.
 fn plan_first(observed: &Observed, wanted: &Wanted, actions: &mut Vec<Action>) {
     let version = wanted.version();
-    let current = observed.entry.current.as_ref().filter(|current| exists(observed, current));
-    let released = current.unwrap_or(&version.object);
-    publish(observed, released, None, actions);
+    let handed_out = observed.entry.current.as_ref().filter(|current| exists(observed, current));
+    let pinned = observed.versions.iter().filter(|version| observed.pinned.contains(&version.object));
+    let runs = pinned.max_by_key(|version| version.number).map(|version| &version.object);
+    let released = handed_out.or(runs).unwrap_or(&version.object);
+    // Pods without a pin run what the config itself says.
+    let baseline = handed_out.unwrap_or(&version.object);
+    publish_from(observed, baseline, released, None, actions);
     let last_number = last_number(observed).max(version.number);
     actions.push(Action::Complete { released: released.clone(), last_number });
 }
@@ -413,6 +419,11 @@ fn chosen<'a>(observed: &'a Observed, managed: &Managed, wanted: &'a Version) ->
 
 /// `to` is where it wants to go, if it may.
 fn publish(observed: &Observed, current: &str, to: Option<&str>, actions: &mut Vec<Action>) {
+    publish_from(observed, current, current, to, actions);
+}
+
+/// `baseline` is what unpinned templates were written against, if the table does not say so yet.
+fn publish_from(observed: &Observed, baseline: &str, current: &str, to: Option<&str>, actions: &mut Vec<Action>) {
     // What is taken back is nobody's to keep: new code comes with the old version in one step.
     let is_taken_back = to == Some(current);
     let to = to.filter(|to| *to != current).map(str::to_owned);
@@ -434,7 +445,7 @@ fn publish(observed: &Observed, current: &str, to: Option<&str>, actions: &mut V
     // It stays there as what they have to be taken back from, until a release does that.
     let moving = moving.or_else(|| to.clone()).or_else(|| observed.left_behind.clone());
     let entry = Entry {
-        baseline: adopted.or_else(|| Some(current.to_owned())),
+        baseline: adopted.or_else(|| Some(baseline.to_owned())),
         current: Some(current.to_owned()),
         next: newer.or_else(|| to.filter(|_| observed.can_join)).or(announced),
         moving,
@@ -480,6 +491,7 @@ mod tests {
             entry: Entry::default(),
             managed: None,
             has_consumers: true,
+            pinned: BTreeSet::new(),
             has_opted_out: false,
             is_long_unused: false,
             moving_to: None,
@@ -542,6 +554,20 @@ mod tests {
     fn change(observed: &mut Observed, letter: char) {
         observed.source = Some(source(letter));
         settle(observed);
+    }
+
+    #[test]
+    fn what_changed_while_a_config_had_opted_out_is_released_to_whom_it_left_pinned() {
+        let mut observed = fresh('b');
+        observed.versions.push(version('a'));
+        observed.pinned.insert(object('a'));
+        let actions = plan(&observed);
+        assert!(
+            actions.contains(&Action::Publish(entry('b', 'a'))),
+            "pods without a pin run the config itself: {actions:?}"
+        );
+        settle(&mut observed);
+        assert_eq!(released(&observed), object('b'));
     }
 
     #[test]

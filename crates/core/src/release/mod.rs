@@ -354,6 +354,8 @@ pub enum Wait {
 pub enum Block {
     /// Another release moves one of its consumers.
     Release(String),
+    /// The release whose place it takes has not made room yet.
+    Earlier(String),
     /// A consumer was rolled too often of late.
     Storm { consumer: ConsumerId, until: Timestamp },
     /// The whole cluster rolls too much at the moment.
@@ -367,7 +369,7 @@ impl Block {
     pub fn until(&self) -> Option<Timestamp> {
         match self {
             Self::Storm { until, .. } | Self::Budget { until } => Some(*until),
-            Self::Release(_) | Self::Unreadable(_) => None,
+            Self::Release(_) | Self::Earlier(_) | Self::Unreadable(_) => None,
         }
     }
 }

@@ -1324,6 +1324,17 @@ fn whoever_joined_before_it_started_goes_back_when_it_is_aborted() {
 }
 
 #[test]
+fn whom_an_earlier_release_moved_goes_back_once_that_one_has_made_room() {
+    let mut cluster = Cluster::new(vec![deployment("web", 0, NEW)]);
+    cluster.blocked = Some(Block::Earlier("configmap-app-1".into()));
+    cluster.release.wishes.abort = true;
+    cluster.turn();
+    assert_eq!((cluster.phase(), cluster.release.progress.consumers.len()), (Phase::Pending, 0));
+    cluster.blocked = None;
+    assert_eq!((cluster.run(), cluster.pins("web").as_str()), (Phase::Aborted, OLD));
+}
+
+#[test]
 fn whoever_joined_before_it_started_goes_back_when_the_change_is_taken_back() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, NEW), deployment("api", 0, OLD)]);
     cluster.members[1].concerned.clear();

@@ -610,6 +610,7 @@ fn observed(view: &ConfigView, digest: Option<lockstep_core::Digest>) -> Observe
         entry: view.entry.clone(),
         managed: view.managed.as_ref().map(|fact| managed(fact, view.held_is_outdated)),
         has_consumers: !view.consumers.is_empty(),
+        pinned: view.consumers.iter().filter_map(|(_, pin)| Some(pin.as_ref()?.to_string())).collect(),
         has_opted_out: view.source.is_none() && view.has_source_object,
         is_long_unused: view.unused.is_some_and(|since| since.elapsed() >= UNUSED),
         moving_to: view.moving_to.clone(),

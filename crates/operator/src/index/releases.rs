@@ -740,7 +740,12 @@ impl Namespace {
         } else if fact.core.progress.started_at.is_some() {
             None
         } else {
-            let under_way = self.overlapping(fact, &members).map(|other| Block::Release(other.core.name.clone()));
+            let block = |other: &ReleaseFact| {
+                let name = other.core.name.clone();
+                let is_earlier = fact.object.spec.supersedes.as_ref() == Some(&name);
+                if is_earlier { Block::Earlier(name) } else { Block::Release(name) }
+            };
+            let under_way = self.overlapping(fact, &members).map(block);
             under_way.or_else(|| self.held_back(&members, &policy, budget, now).filter(|_| !self.is_asked_for(fact)))
         };
         let superseded_by = self.superseded_by(&fact.core.name).and_then(|name| self.releases.get(name));
@@ -793,7 +798,8 @@ impl Namespace {
         if newer.core.progress.started_at.is_some() {
             return None;
         }
-        if newer.core.wishes.paused {
+        let goes_back = newer.core.wishes.abort;
+        if newer.core.wishes.paused && !goes_back {
             return Some(Wait::For("once that is resumed".to_owned()));
         }
         let policy = self.policy_of(newer, default);
@@ -804,6 +810,9 @@ impl Namespace {
         let is_in_the_way = |other: &&ReleaseFact| other.core.name != fact.core.name && !self.is_superseded(other);
         if let Some(other) = self.under_way_with(newer, &members).find(is_in_the_way) {
             return Some(Wait::For(format!("once release {} has ended", other.core.name)));
+        }
+        if goes_back {
+            return None;
         }
         if let Some(stopped) = stopped_by_somebody(&newer.core, &members, &fact.core.progress.consumers) {
             return Some(Wait::For(format!("later, and waits for {stopped}")));
@@ -889,7 +898,7 @@ impl Namespace {
         let failed = self.held(config).and_then(|held| self.releases.get(&held.release));
         let failed = failed.map(|failed| records_with(failed, config)).unwrap_or_default();
         let stranded: BTreeSet<ConsumerId> = self.stranded(config).map(WorkloadFact::id).collect();
-        let last = self.last_with(config, fact);
+        let last = self.last_with(config, Some(fact));
         let of_one = |workload: &WorkloadFact| {
             let id = workload.id();
             let failed = failed.get(&id).filter(|_| stranded.contains(&id));
@@ -902,8 +911,9 @@ impl Namespace {
     }
 
     /// The last release, besides this one, that had each consumer with a config.
-    fn last_with(&self, config: &ConfigRef, fact: &ReleaseFact) -> RecordsOf<'_> {
-        let others = self.releases.values().filter(|other| other.core.name != fact.core.name);
+    fn last_with(&self, config: &ConfigRef, besides: Option<&ReleaseFact>) -> RecordsOf<'_> {
+        let is_another = |other: &&ReleaseFact| besides.is_none_or(|fact| other.core.name != fact.core.name);
+        let others = self.releases.values().filter(is_another);
         let mut others: Vec<&ReleaseFact> = others.collect();
         others.sort_by_key(|other| other.core.progress.started_at);
         others.into_iter().flat_map(|other| records_with(other, config)).collect()
@@ -969,8 +979,8 @@ impl Namespace {
         if last.is_some_and(took_back) { Stranded::ForGood } else { Stranded::Somebody }
     }
 
-    /// What the table says is on its way, or offers, if consumers have it and no release knows of it: that was lost, or the change was taken
-    /// back before there was one.
+    /// What consumers have that was on its way, and no release knows of any more: that was lost, or the change was taken back before there was
+    /// one. The table says so, or the release that moved them and made room for one that never came.
     pub(super) fn left_behind(&self, config: &ConfigRef) -> Option<String> {
         let mut open = self.releases.values().filter(|fact| !fact.has_ended()).chain(self.lost.values());
         if open.any(|fact| fact.core.configs().any(|own| own == config)) {
@@ -985,7 +995,24 @@ impl Namespace {
             is_another && self.changeable(config).any(|(_, fact)| has_it(fact, object))
         };
         let Entry { moving, next, .. } = self.entry(config);
-        moving.into_iter().chain(next).find(is_left)
+        moving.into_iter().chain(next).find(is_left).or_else(|| self.left_by_one_that_made_room(config))
+    }
+
+    fn left_by_one_that_made_room(&self, config: &ConfigRef) -> Option<String> {
+        let released = self.managed.get(config).and_then(ManagedFact::released);
+        let held = self.held(config).map(|held| held.object.as_str());
+        let has = |fact: &WorkloadFact| fact.pins.get(config).map(ToString::to_string);
+        let is_away =
+            |fact: &&WorkloadFact| has(fact).is_some_and(|has| ![released, held].contains(&Some(has.as_str())));
+        let mut away = self.changeable(config).map(|(_, fact)| fact).filter(is_away).peekable();
+        away.peek()?;
+        let last = self.last_with(config, None);
+        let is_left = |fact: &&WorkloadFact| {
+            let made_room = |release: &ReleaseFact| release.core.progress.phase == Phase::Superseded;
+            let last = last.get(&fact.id());
+            last.is_some_and(|(release, record)| made_room(release) && self.has_left(release, record, fact, config))
+        };
+        away.find(is_left).and_then(has)
     }
 
     /// What must end before it may start: another release under way, or one that takes over from such a release, and whose consumers nobody

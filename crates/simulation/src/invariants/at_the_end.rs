@@ -202,8 +202,8 @@ fn runs(seen: &Seen, workload: &Object, config: &ConfigRef, current: &str) -> bo
 fn is_explained(seen: &Seen, workload: &Object, config: &ConfigRef) -> bool {
     let namespace = &workload.key.namespace;
     // Nobody is left who could know where it should go back to.
-    let forgotten = seen.forgotten.get(&(namespace.clone(), config.clone()));
-    if forgotten.is_some_and(|at| seen.pinned_since.get(&workload.key).is_some_and(|since| since <= at)) {
+    let is_forgotten = |has: String| seen.forgotten.contains(&(workload.key.clone(), config.clone(), has));
+    if pinned(&pins(workload), config).is_some_and(is_forgotten) {
         return true;
     }
     let consumer = consumer_id(workload);

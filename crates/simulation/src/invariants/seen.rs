@@ -8,8 +8,8 @@ use lockstep_core::{ConfigRef, names};
 use serde_json::Value;
 
 use super::reading::{
-    Version, config_kind, config_of, holder, managed, object_kind, pinned, pins, pins_text, references, source_key,
-    template,
+    Version, config_kind, config_of, consumers, holder, managed, object_kind, pinned, pins, pins_text, references,
+    source_key, template,
 };
 use crate::kinds::{Key, Kind};
 use crate::store::{Change, Object, Writer};
@@ -58,8 +58,8 @@ pub struct Seen {
     pub ran_until: Option<Timestamp>,
     /// Namespaces that were deleted at some time.
     pub gone: BTreeSet<String>,
-    /// When people last had deleted a config and its VersionedConfig: nobody knows any more what was of it before.
-    pub forgotten: BTreeMap<(String, ConfigRef), Timestamp>,
+    /// Which pins consumers had when people had deleted a config and its VersionedConfig: nobody knows any more where those came from.
+    pub forgotten: BTreeSet<(Key, ConfigRef, String)>,
     /// The versions that went while neither of them was there.
     pub unkept: BTreeSet<Key>,
 }
@@ -157,7 +157,10 @@ impl Seen {
         if is_version {
             self.unkept.insert(change.key.clone());
         } else {
-            self.forgotten.insert((namespace.clone(), config), change.at);
+            let pins = consumers(self, namespace)
+                .filter_map(|workload| Some((workload.key.clone(), config.clone(), pinned(&pins(workload), &config)?)));
+            let forgotten: Vec<_> = pins.collect();
+            self.forgotten.extend(forgotten);
         }
     }
 

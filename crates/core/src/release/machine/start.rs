@@ -53,10 +53,15 @@ impl Machine<'_> {
         })
     }
 
-    /// Whoever joined it while it waited has its versions, and goes back as from one under way.
+    /// Whoever joined it while it waited has its versions, and goes back as from one under way. So does whom the release moved whose place it
+    /// takes: once that one has made room.
     fn abort_before_start(&mut self) {
         let reason = "aborted by a person before it started".to_owned();
-        if self.observed.members.iter().any(|member| self.joined(member).next().is_some()) {
+        let has_anybody = self.observed.members.iter().any(|member| self.joined(member).next().is_some());
+        let earlier = self.observed.blocked.as_ref().filter(|block| matches!(block, Block::Earlier(_)));
+        if let Some(block) = earlier.filter(|_| has_anybody) {
+            self.wait_for(block);
+        } else if has_anybody {
             self.start();
             self.give_up(reason, Phase::Aborted);
         } else {
@@ -76,6 +81,7 @@ impl Machine<'_> {
     fn wait_for(&mut self, block: &Block) {
         let reason = match block {
             Block::Release(other) => format!("waits for release {other}, which moves one of its consumers"),
+            Block::Earlier(other) => format!("waits for release {other} to make room for it"),
             Block::Storm { consumer, until } => {
                 self.wake_at(*until);
                 format!("{consumer} was rolled too often of late: waits until {until:.0}")
