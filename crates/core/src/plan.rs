@@ -355,7 +355,9 @@ fn plan_change(
     let held = managed.held.as_ref().filter(|held| !is_over(held));
     let is_held = held.is_some_and(|held| held.object == target);
     let invalid = source.and_then(|source| source.invalid.as_ref());
-    let invalid = invalid.filter(|_| target == wanted.object && target != released);
+    // What is on its way already is judged by how its pods do, whatever rule somebody writes meanwhile.
+    let is_under_way = observed.under_way.as_ref() == Some(&target);
+    let invalid = invalid.filter(|_| target == wanted.object && target != released && !is_under_way);
     let may_move = !is_held && invalid.is_none();
     publish(observed, released, may_move.then_some(target.as_str()), actions);
     if let Some(reason) = invalid.filter(|_| !is_held) {
@@ -805,6 +807,19 @@ mod tests {
             (observed.moving_to, managed(&mut observed).released) = (None, Some(object('b')));
             assert_eq!(published(&observed), entry('a', 'b'), "it has succeeded");
         }
+    }
+
+    #[test]
+    fn a_rule_that_is_written_in_the_middle_of_a_release_does_not_reject_it() {
+        let mut observed = adopted('a');
+        observed.source = Some(Source { invalid: Some("key x".into()), ..source('b') });
+        observed.versions.push(version('b'));
+        (observed.moving_to, observed.under_way) = (Some(object('b')), None);
+        let is_rejected =
+            |observed: &Observed| plan(observed).iter().any(|action| matches!(action, Action::Reject { .. }));
+        assert!(is_rejected(&observed), "it has not started");
+        observed.under_way = Some(object('b'));
+        assert!(!is_rejected(&observed));
     }
 
     #[test]

@@ -94,6 +94,11 @@ impl ExecuteError {
     pub fn is_conflict(&self) -> bool {
         matches!(&self.cause, kube::Error::Api(status) if status.is_conflict() || status.is_not_found())
     }
+
+    /// Whether nobody can say from the answer what became of a write: the API server failed on the way, or there was no answer.
+    pub fn is_undecided(&self) -> bool {
+        !matches!(&self.cause, kube::Error::Api(status) if status.code < 500)
+    }
 }
 
 trait Doing<T> {
@@ -179,18 +184,27 @@ impl Executor {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &id.namespace, &kind.resource);
         patch["metadata"]["resourceVersion"] = json!(fact.resource_version.0.to_string());
         let written = api.patch(&id.workload.name, &patch_params(), &Patch::Merge(patch)).await;
-        let object = written.doing(|| self.doing(id))?;
-        let fact = WorkloadFact::read(kind, &object).map(Fact::Workload);
-        Ok(fact.map(|fact| Written {
-            watched: Watched::Workload(id.workload.kind),
-            key: facts::key(&object.metadata),
-            fact: Some(fact),
-        }))
+        Ok(written_workload(kind, id, &written.doing(|| self.doing(id))?))
+    }
+
+    /// A workload as it is now.
+    async fn read_workload(&self, id: &WorkloadId) -> Result<Option<Written>, ExecuteError> {
+        let kind = &self.kinds[id.workload.kind];
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &id.namespace, &kind.resource);
+        let read = api.get(&id.workload.name).await;
+        let doing = || format!("read {} {} in {}", kind.resource.kind, id.workload.name, id.namespace);
+        Ok(written_workload(kind, id, &read.doing(doing)?))
     }
 
     fn doing(&self, id: &WorkloadId) -> String {
         format!("pin {} {} in {}", self.kinds[id.workload.kind].resource.kind, id.workload.name, id.namespace)
     }
+}
+
+fn written_workload(kind: &WorkloadKind, id: &WorkloadId, object: &DynamicObject) -> Option<Written> {
+    let fact = Fact::Workload(WorkloadFact::read(kind, object)?);
+    let watched = Watched::Workload(id.workload.kind);
+    Some(Written { watched, key: facts::key(&object.metadata), fact: Some(fact) })
 }
 
 /// Two merge patches as one: also what one of them removes stays removed.

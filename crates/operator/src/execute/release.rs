@@ -222,11 +222,21 @@ impl Executor {
                 Err(error) => {
                     tracing::warn!(error = format!("{error:#}"), "a consumer could not be written and is tried again");
                     let Some(consumer) = action.consumer().cloned() else { continue };
+                    if error.is_undecided() {
+                        outcome.written.extend(self.look_again(view, &consumer).await);
+                    }
                     let earlier = view.refused.get(&consumer);
                     outcome.refused.insert(consumer, Refusal::new(action, error.told(), earlier, now));
                 }
             }
         }
+    }
+
+    /// A write of it may have taken effect, and the watch may be late: whoever goes back must not be taken for one that was never moved.
+    async fn look_again(&self, view: &ReleaseView, consumer: &ConsumerId) -> Option<Written> {
+        let (key, _) = view.workloads.get(consumer)?;
+        let id = WorkloadId { namespace: view.id.namespace.clone(), workload: key.clone() };
+        self.read_workload(&id).await.ok().flatten()
     }
 
     async fn carry_out(&self, view: &ReleaseView, action: &Action) -> Result<Option<Written>, ExecuteError> {

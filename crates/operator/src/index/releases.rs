@@ -1131,7 +1131,7 @@ impl Namespace {
         let stranded = fact.references.iter().filter(is_stranded).cloned().collect();
         let is_unproven = |config: &&ConfigRef| {
             let pin = fact.pins.get(config);
-            self.is_missing(pin, config) || self.was_never_current(pin, config)
+            self.is_no_version(pin, config) || self.was_never_current(pin, config)
         };
         let unproven = references.iter().filter(is_unproven).cloned().collect();
         let lacks = self.lacks_key(fact);
@@ -1168,10 +1168,10 @@ impl Namespace {
         }
     }
 
-    /// Whether a pin is to a version that is not there, nor a draft of it.
-    fn is_missing(&self, pin: Option<&Pin>, config: &ConfigRef) -> bool {
+    /// Whether a pin is to what is not there, or was written ahead of a change that nobody has looked at yet.
+    fn is_no_version(&self, pin: Option<&Pin>, config: &ConfigRef) -> bool {
         let Some(Pin::Version(object)) = pin else { return false };
-        !self.has_version(config, object) && !self.drafts.contains_key(&(config.kind, object.clone()))
+        !self.has_version(config, object)
     }
 
     /// Whether a pin is to a version that was never good: who has it was left with it by a release that nobody knows of any more, or was
