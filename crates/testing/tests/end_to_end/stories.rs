@@ -26,10 +26,14 @@ play! {
     who_never_gets_ready_is_taken_back
     a_stateful_set_goes_back_and_its_repair_goes_out
     a_daemon_set_follows
+    a_daemon_set_that_crashes_goes_back
+    a_crash_is_taken_back_also_where_all_pods_go_before_new_ones_come
     a_later_wave_keeps_what_it_has
     a_canary_waits_and_goes_on
     scaling_does_not_change_a_canary
     another_strategy_ends_a_canary
+    a_policy_without_its_canary_lets_the_rest_follow
+    who_opts_out_and_in_again_in_the_middle_goes_on
     a_deleted_release_goes_on
     a_deleted_versioned_config_goes_on
     an_undo_of_the_only_consumer_is_no_success
