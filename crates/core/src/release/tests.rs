@@ -1324,6 +1324,13 @@ fn whoever_joined_before_it_started_goes_back_when_it_is_aborted() {
 }
 
 #[test]
+fn whoever_waits_with_what_was_never_good_goes_back_with_the_others() {
+    let lost = Member { unproven: [app()].into(), ..deployment("api", 1, "configmap/app=app-0") };
+    let mut cluster = Cluster::new(vec![deployment("web", 0, OLD), lost]).with_bad("app-2");
+    assert_eq!((cluster.run(), cluster.pins("api").as_str()), (Phase::RolledBack, OLD));
+}
+
+#[test]
 fn whom_an_earlier_release_moved_goes_back_once_that_one_has_made_room() {
     let mut cluster = Cluster::new(vec![deployment("web", 0, NEW)]);
     cluster.blocked = Some(Block::Earlier("configmap-app-1".into()));

@@ -246,8 +246,10 @@ impl Machine<'_> {
         let is_theirs = record.has_joined && (is_left_to_them || member.rollout.stopped.is_some());
         self.follow_references(record, member);
         let target = self.release().target(&member.pins, record);
-        // An earlier release may have moved it, whose place this one took.
-        let has_it = self.has_some_of_it(record, &member.pins) || record.before.moved_at.is_some();
+        // An earlier release may have moved it, whose place this one took, or that nobody knows of any more.
+        let was_moved =
+            record.before.moved_at.is_some() || record.configs.iter().any(|own| member.unproven.contains(own));
+        let has_it = self.has_some_of_it(record, &member.pins) || was_moved;
         match record.state {
             // It was never moved: how it does is its own matter.
             State::Waiting if !has_it => {
