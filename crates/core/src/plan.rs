@@ -231,6 +231,10 @@ fn refuse(observed: &Observed, refusal: Refusal, actions: &mut Vec<Action>) {
     if let Some(current) = released.or(observed.entry.current.as_ref()) {
         publish(observed, current, None, actions);
         take_back(observed, current, actions);
+        // One whose VersionedConfig was lost goes on from what the table hands out, whatever it says.
+        if released.is_none() && exists(observed, current) {
+            actions.push(Action::Complete { released: current.clone(), last_number: last_number(observed) });
+        }
     }
     actions.push(Action::Refuse(refusal));
 }
@@ -683,6 +687,21 @@ mod tests {
         observed.versions.pop();
         settle(&mut observed);
         assert_eq!(released(&observed), object('b'), "once it is gone");
+    }
+
+    #[test]
+    fn a_config_whose_memory_is_lost_goes_on_from_what_the_table_hands_out_also_while_it_is_refused() {
+        let mut observed = adopted('a');
+        observed.managed = None;
+        observed.source.as_mut().unwrap().obstacle = Some("no".into());
+        let refused = Action::Refuse(Refusal::Obstacle("no".into()));
+        let goes_on = Action::Complete { released: object('a'), last_number: 1 };
+        assert_eq!(plan(&observed), [goes_on, refused.clone()], "else nothing would be current, and pods get it");
+        observed.managed = Some(Managed { released: Some(object('a')), last_number: 1, ..Managed::default() });
+        assert_eq!(plan(&observed), [refused], "on its own outcome it says only why");
+        observed.managed = None;
+        observed.versions.clear();
+        assert!(!plan(&observed).iter().any(|action| matches!(action, Action::Complete { .. })), "it is gone");
     }
 
     #[test]

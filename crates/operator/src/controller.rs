@@ -418,7 +418,8 @@ impl Controller {
             }
             Done::Restore(id, written) => {
                 if written.as_ref().is_err_and(ExecuteError::is_not_found) {
-                    self.index.give_up_lost(&id);
+                    let work = self.index.give_up_lost(&id);
+                    self.take_up(work, GATHER);
                 }
                 let work = Work::Restore(id);
                 let written = self.settle_failure(&work, written);

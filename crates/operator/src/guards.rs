@@ -25,6 +25,11 @@ pub fn conflict(message: &str) -> kube::Error {
     kube::Error::Api(Status::failure(message, "Conflict").with_code(409).boxed())
 }
 
+/// There is no place for it any more, as far as we can see ourselves.
+pub fn not_found(message: &str) -> kube::Error {
+    kube::Error::Api(Status::failure(message, "NotFound").with_code(404).boxed())
+}
+
 /// Deletes an object only as it was.
 pub fn delete_as_it_was(uid: &str, at: ResourceVersion) -> DeleteParams {
     let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: Some(at.0.to_string()) };

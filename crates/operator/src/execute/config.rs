@@ -36,7 +36,8 @@ impl Executor {
     pub async fn config(&self, mut view: ConfigView) -> Result<ConfigOutcome, ExecuteError> {
         let mut outcome = ConfigOutcome::default();
         let released = view.remembered.as_ref().and_then(ManagedFact::released);
-        if view.source.is_some() && view.managed.is_none() && released.is_some_and(|released| exists(&view, released)) {
+        let is_blank = view.managed.as_ref().is_none_or(|managed| managed.object.status.is_none());
+        if view.source.is_some() && is_blank && released.is_some_and(|released| exists(&view, released)) {
             self.remember(&view, &mut outcome).await?;
             return Ok(outcome);
         }
@@ -236,21 +237,26 @@ impl Executor {
         Ok(fact)
     }
 
-    /// Writes a VersionedConfig again that somebody deleted: what it knew is not theirs to forget, as long as its config is under our care.
+    /// Writes a VersionedConfig again that somebody deleted: what it knew is not theirs to forget, as long as its config is under our care. One that
+    /// is there and says nothing may be our own, from a try that was cut off.
     async fn remember(&self, view: &ConfigView, outcome: &mut ConfigOutcome) -> Result<(), ExecuteError> {
         let Some(remembered) = &view.remembered else { return Ok(()) };
         let (id, name) = (&view.id, view.id.config.versioned_config_name());
         let api: Api<VersionedConfig> = Api::namespaced(self.client.clone(), &id.namespace);
         let doing = || format!("write VersionedConfig {name} in {} again, which was deleted", id.namespace);
         let object = VersionedConfig::new(&name, remembered.object.spec.clone());
-        let created = match api.create(&post_params(), &object).await {
+        let found = match api.create(&post_params(), &object).await {
+            Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(&name).await,
+            created => created,
+        };
+        let found = found.doing(doing)?;
+        let created = if found.status.is_some() {
             // Somebody made another one: it counts as it is.
-            Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(&name).await.doing(doing)?,
-            created => {
-                let version = created.doing(doing)?.metadata.resource_version;
-                let patch = json!({"metadata": {"resourceVersion": version}, "status": remembered.object.status});
-                api.patch_status(&name, &patch_params(), &Patch::Merge(patch)).await.doing(doing)?
-            }
+            found
+        } else {
+            let version = found.metadata.resource_version;
+            let patch = json!({"metadata": {"resourceVersion": version}, "status": remembered.object.status});
+            api.patch_status(&name, &patch_params(), &Patch::Merge(patch)).await.doing(doing)?
         };
         tracing::warn!(namespace = id.namespace, config = %id.config, "somebody deleted its VersionedConfig: it is there again");
         let managed = ManagedFact::read(created);
@@ -476,9 +482,13 @@ impl Executor {
         Ok((held, noted))
     }
 
-    /// Kubernetes' garbage collector takes the versions that only the VersionedConfig holds.
+    /// Only if really nobody uses it: a workload may have come, and have got its version from the table, of which a watch that is late says nothing.
     async fn forget(&self, view: &ConfigView, outcome: &mut ConfigOutcome) -> Result<(), ExecuteError> {
         let id = &view.id;
+        if self.has_consumers(id).await? {
+            outcome.wake = Some(WATCH_LAG);
+            return Ok(());
+        }
         if view.table.is_some() {
             outcome.written.extend(self.publish(view, &Entry::default()).await?);
         }

@@ -3,7 +3,7 @@
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use kube::api::{DynamicObject, Patch};
 use kube::{Api, Resource, ResourceExt};
 use lockstep_api::{
@@ -16,12 +16,12 @@ use serde_json::{Value, json};
 
 use super::status::{config_reference, summary, whole};
 use super::{
-    Doing, ExecuteError, Executor, Written, in_place_of, keepers, patch_params, post_params, status_patch,
+    Doing, ExecuteError, Executor, VersionApi, Written, in_place_of, keepers, patch_params, post_params, status_patch,
     written_managed,
 };
 use crate::events::Reason;
 use crate::facts::{Key, ManagedFact, ReleaseFact, ResourceVersion, WorkloadFact};
-use crate::guards::{conflict, delete_as_it_was};
+use crate::guards::{conflict, delete_as_it_was, not_found};
 use crate::index::{ConfigId, ConfigView, Fact, How, Lost, ReleaseId, ReleaseView, Start, Watched, WorkloadId};
 use crate::refusals::{Refusal, Refusals};
 
@@ -107,6 +107,9 @@ impl Executor {
     pub async fn restore(&self, id: &ReleaseId, lost: Lost) -> Result<Vec<Written>, ExecuteError> {
         let api: Api<Release> = Api::namespaced(self.client.clone(), &id.namespace);
         let doing = || format!("write release {} in {} again, which was deleted under way", id.name, id.namespace);
+        if !self.has_its_versions(id, &lost.fact).await? {
+            return Err(not_found("nothing of what it moves to is there any more")).doing(doing);
+        }
         let source_uid = lost.source_uid.as_deref();
         let made =
             self.create_release(&api, &id.name, lost.fact.object.spec, &lost.managed, source_uid).await.doing(doing)?;
@@ -116,6 +119,24 @@ impl Executor {
         };
         tracing::warn!(namespace = id.namespace, release = id.name, "somebody deleted a release under way: it goes on");
         Ok(vec![written_release(object)])
+    }
+
+    /// Whether anything that a release moves to is there as it was when the release was made. If not, it went with all that was in its namespace: one
+    /// of the same name may be there by now, with other versions, before our watches say so.
+    async fn has_its_versions(&self, id: &ReleaseId, fact: &ReleaseFact) -> Result<bool, ExecuteError> {
+        let made = fact.object.metadata.creation_timestamp.as_ref();
+        for step in &fact.core.moves {
+            let api = VersionApi { client: &self.client, namespace: &id.namespace, kind: step.config.kind };
+            let found =
+                api.find(&step.to).await.doing(|| format!("look for version {} in {}", step.to, id.namespace))?;
+            let is_younger = |found: &ObjectMeta| {
+                made.zip(found.creation_timestamp.as_ref()).is_some_and(|(made, at)| at.0 > made.0)
+            };
+            if found.is_some_and(|found| !is_younger(&found)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// A release that has ended when it is made.

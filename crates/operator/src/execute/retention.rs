@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch};
 use kube::{Api, Client, Resource, ResourceExt};
 use lockstep_api::Release;
@@ -13,12 +13,14 @@ use lockstep_core::retention::{Change, retain, retain_drafts};
 use serde_json::json;
 
 use super::{ConfigOutcome, Doing, ExecuteError, Executor, Written, keepers, patch_params};
-use crate::facts::{ConfigFact, DraftFact, Key, ManagedFact, ReleaseFact, ResourceVersion, VersionFact, is_keeper};
+use crate::facts::{
+    ConfigFact, DraftFact, Key, ManagedFact, ReleaseFact, ResourceVersion, VersionFact, WorkloadFact, is_keeper,
+};
 use crate::guards::delete_as_it_was;
 use crate::index::{ConfigId, ConfigView, Fact, RetentionView, Watched};
 
-/// How many pods are read at a time.
-const PODS_PER_PAGE: u32 = 500;
+/// How many objects are read at a time.
+const PER_PAGE: u32 = 500;
 
 impl Executor {
     /// Brings the owners of a config's versions up to date and lets go of what nobody needs.
@@ -49,7 +51,8 @@ impl Executor {
         Ok(written)
     }
 
-    /// Deletes the versions that nobody but their keepers holds: one of those may be a config that opted out, and stays.
+    /// Deletes the versions and drafts that nobody but their keepers holds: one of those may be a config that opted out, and stays. A pod that
+    /// nobody of ours made holds its own from then on.
     pub(super) async fn forget_versions(
         &self,
         view: &ConfigView,
@@ -57,18 +60,51 @@ impl Executor {
     ) -> Result<(), ExecuteError> {
         let id = &view.id;
         let api = VersionApi { client: &self.client, namespace: &id.namespace, kind: id.config.kind };
-        for version in view.versions.iter().filter(|version| version.owners.iter().all(is_keeper)) {
-            let object = &version.version.object;
-            match api.delete(&Owned::from(version)).await {
+        let all = view.versions.iter().map(Owned::from).chain(view.drafts.iter().map(Owned::from));
+        let kept: Vec<Owned<'_>> = all.filter(|owned| owned.owners.iter().all(is_keeper)).collect();
+        let pods = if kept.is_empty() { BTreeMap::new() } else { self.pods_by_version(id).await? };
+        for version in &kept {
+            let object = version.object;
+            let key = Key { namespace: id.namespace.clone(), name: object.to_owned() };
+            let change = Change::Delete { object: object.to_owned() };
+            let strays = strays(version, pods.get(object).map_or(&[][..], Vec::as_slice), &change);
+            if !strays.is_empty() {
+                outcome.written.extend(self.set_owners(&api, version, &strays, key).await?);
+                continue;
+            }
+            match api.delete(version).await {
                 Err(kube::Error::Api(status)) if status.is_not_found() => {}
                 deleted => {
                     deleted.doing(|| format!("delete version {object} in {}, which is forgotten", id.namespace))?;
                 }
             }
-            let key = Key { namespace: id.namespace.clone(), name: object.clone() };
             outcome.written.push(Written { watched: Watched::Config(id.config.kind), key, fact: None });
         }
         Ok(())
+    }
+
+    /// Whether any workload uses a config, asked of the API server and not of a watch.
+    pub(super) async fn has_consumers(&self, id: &ConfigId) -> Result<bool, ExecuteError> {
+        for kind in &self.kinds {
+            let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &id.namespace, &kind.resource);
+            let mut page = ListParams::default().limit(PER_PAGE);
+            loop {
+                let found = match api.list(&page).await {
+                    // Its definition is gone, and all of its kind with it.
+                    Err(kube::Error::Api(status)) if status.is_not_found() => break,
+                    found => found.doing(|| format!("look who uses {} in {}", id.config, id.namespace))?,
+                };
+                let uses_it = |fact: WorkloadFact| fact.is_consumer && fact.references.contains(&id.config);
+                if found.items.iter().filter_map(|object| WorkloadFact::read(kind, object)).any(uses_it) {
+                    return Ok(true);
+                }
+                match found.metadata.continue_.filter(|token| !token.is_empty()) {
+                    Some(token) => page = page.continue_token(&token),
+                    None => break,
+                }
+            }
+        }
+        Ok(false)
     }
 
     async fn forget_release(&self, id: &ConfigId, release: &ReleaseFact) -> Result<Written, ExecuteError> {
@@ -154,7 +190,7 @@ impl Executor {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &id.namespace, &ApiResource::erase::<Pod>(&()));
         let mut found: BTreeMap<String, Vec<PodHolder>> = BTreeMap::new();
-        let mut page = ListParams::default().limit(PODS_PER_PAGE);
+        let mut page = ListParams::default().limit(PER_PAGE);
         loop {
             let pods = api.list(&page).await.doing(|| format!("look which pods use versions in {}", id.namespace))?;
             for pod in &pods {
@@ -262,6 +298,20 @@ impl VersionApi<'_> {
             }
         };
         Ok(ConfigFact::read(self.kind, &meta))
+    }
+
+    /// What there is of this name.
+    pub(super) async fn find(&self, name: &str) -> kube::Result<Option<ObjectMeta>> {
+        match self.kind {
+            ConfigKind::ConfigMap => {
+                let found = self.api::<k8s_openapi::api::core::v1::ConfigMap>().get_metadata_opt(name).await?;
+                Ok(found.map(|found| found.metadata))
+            }
+            ConfigKind::Secret => {
+                let found = self.api::<k8s_openapi::api::core::v1::Secret>().get_metadata_opt(name).await?;
+                Ok(found.map(|found| found.metadata))
+            }
+        }
     }
 
     /// Only as we know it: if somebody took it into use meanwhile, it stays.

@@ -338,6 +338,94 @@ async fn a_config_is_forgotten_only_as_it_was() {
     assert_eq!(stage.fake.get(MANAGED), None);
 }
 
+/// What there is of a kind, as a list.
+fn list(items: &[Value]) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_versioned_config_knew_is_written_again_also_where_a_first_try_was_cut_off() {
+    let mut stage = Stage::new();
+    let first = stage.look().await.created.unwrap();
+    let mut blank = stage.fake.get(MANAGED).unwrap();
+    blank.as_object_mut().unwrap().remove("status");
+    blank["metadata"]["uid"] = json!("another");
+    let key = facts::key(&stage.managed().object.metadata);
+    stage.take_in([Written { watched: Watched::VersionedConfig, key, fact: None }]);
+    // It was made, and nobody heard the answer.
+    stage.fake.put(MANAGED, blank);
+    let fact = stage.managed();
+    stage.take_in([written_managed(&fact)]);
+    stage.look().await;
+    assert_eq!(stage.managed().released(), Some(first.object.as_str()));
+    assert_eq!(stage.names(), [("1.0.0".to_owned(), first.object)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_is_forgotten_with_its_drafts_once_really_nobody_uses_it() {
+    let mut stage = Stage::new();
+    let version = stage.look().await.created.unwrap();
+    let draft = "/api/v1/namespaces/shop/configmaps/app-draft";
+    let annotations = json!({names::SOURCE: "app", names::DIGEST: "d"});
+    let labels = json!({names::VERSION_OF: "configmap"});
+    let meta =
+        json!({"name": "app-draft", "namespace": "shop", "uid": "d", "labels": labels, "annotations": annotations});
+    stage.fake.put(draft, json!({"metadata": meta, "data": {}}));
+    let found: ConfigMap = serde_json::from_value(stage.fake.get(draft).unwrap()).unwrap();
+    let fact = ConfigFact::read(ConfigKind::ConfigMap, &found.metadata).map(Fact::Config);
+    let watched = Watched::Config(ConfigKind::ConfigMap);
+    let source = Key { namespace: "shop".into(), name: "app".into() };
+    stage.take_in([
+        Written { watched, key: facts::key(&found.metadata), fact },
+        Written { watched, key: source, fact: None },
+    ]);
+    let deployments = "/apis/apps/v1/namespaces/shop/deployments";
+    let pod = json!({"spec": {"volumes": [{"name": "v", "configMap": {"name": "app"}}]}});
+    let web = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {"template": pod}});
+    stage.fake.put(deployments, list(&[web]));
+    let by_hand = json!({"metadata": {"name": "by-hand", "uid": "p"}, "spec": {"volumes": [
+        {"name": "v", "configMap": {"name": version.object}}]}});
+    stage.fake.put("/api/v1/namespaces/shop/pods", list(&[by_hand]));
+    stage.look().await;
+    tokio::time::advance(UNUSED).await;
+    assert!(stage.look().await.wake.is_some());
+    assert!(stage.fake.get(MANAGED).is_some(), "our watch does not say yet that somebody uses it");
+    stage.fake.put(deployments, list(&[]));
+    stage.look().await;
+    assert_eq!((stage.fake.get(MANAGED), stage.fake.get(draft)), (None, None));
+    let version = stage.fake.get(&format!("/api/v1/namespaces/shop/configmaps/{}", version.object)).unwrap();
+    assert_eq!(version["metadata"]["ownerReferences"][0]["kind"], "Pod", "whoever runs it holds it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_is_not_written_again_into_a_namespace_that_was_made_anew() {
+    let mut stage = Stage::new();
+    stage.look().await;
+    let source = stage.managed().object.spec.source.clone();
+    let step = json!({"source": source, "from": "app-1", "to": "app-2", "fromVersion": "1", "toVersion": "2"});
+    let release: lockstep_api::Release = serde_json::from_value(json!({
+        "apiVersion": "lockstep.dev/v1alpha1", "kind": "Release",
+        "metadata": {"name": "configmap-app-1", "namespace": "shop", "creationTimestamp": "2026-01-01T00:00:10Z"},
+        "spec": {"moves": [step]},
+    }))
+    .unwrap();
+    let release_id = crate::index::ReleaseId { namespace: "shop".into(), name: "configmap-app-1".into() };
+    let restore = async |stage: &Stage| {
+        let fact = facts::ReleaseFact::read(release.clone());
+        let lost = crate::index::Lost { fact, managed: stage.managed(), source_uid: None };
+        stage.executor.restore(&release_id, lost).await
+    };
+    assert!(restore(&stage).await.is_err_and(|error| error.is_not_found()), "its version is gone");
+    let put = |created: &str| {
+        let metadata = json!({"name": "app-2", "namespace": "shop", "creationTimestamp": created});
+        stage.fake.put("/api/v1/namespaces/shop/configmaps/app-2", json!({"metadata": metadata}));
+    };
+    put("2026-01-01T00:00:20Z");
+    assert!(restore(&stage).await.is_err_and(|error| error.is_not_found()), "it is another one of this name");
+    put("2026-01-01T00:00:10Z");
+    assert!(restore(&stage).await.is_ok());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_release_of_the_same_name_counts_only_if_it_is_the_same() {
     let mut stage = Stage::new();

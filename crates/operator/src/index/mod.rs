@@ -158,6 +158,7 @@ pub struct ConfigView {
     pub unchecked: BTreeSet<String>,
     /// The objects of those that are there only for as long as somebody runs them.
     pub unkept: BTreeSet<String>,
+    pub drafts: Vec<DraftFact>,
     /// The table as it was when this was put together.
     pub table: Option<Arc<TableFact>>,
     pub entry: Entry,
@@ -835,7 +836,10 @@ impl Namespace {
         let config = fact.config.clone();
         self.managed_names.insert(name.to_owned(), config.clone());
         let (held_by, retry) = (fact.held_by().map(str::to_owned), fact.object.spec.retry.clone());
-        self.remembered.remove(&config);
+        // One that says nothing yet was made again, by us who were cut off, and is still to be told what it was.
+        if fact.object.status.is_some() {
+            self.remembered.remove(&config);
+        }
         let is_another = self.managed.get(&config).is_none_or(|old| old.uid() != fact.uid());
         // Its versions have one keeper less until it is among their owners.
         if is_another && self.kept(&config).any(|version| version.owners.iter().all(|owner| owner.uid != fact.uid())) {
@@ -963,6 +967,7 @@ impl Namespace {
                 .map(|fact| fact.version.object.clone())
                 .collect(),
             unkept: self.unkept(config),
+            drafts: self.drafts_of(config),
             table: self.table.clone(),
             entry: self.entry(config),
             managed,
@@ -1013,6 +1018,10 @@ impl Namespace {
         let keepers = self.keepers(config);
         let is_unkept = |fact: &&VersionFact| !fact.owners.iter().any(|owner| keepers.contains(&owner.uid));
         self.genuine_versions(config).filter(is_unkept).map(|fact| fact.version.object.clone()).collect()
+    }
+
+    fn drafts_of(&self, config: &ConfigRef) -> Vec<DraftFact> {
+        self.drafts.values().filter(|draft| draft.config == *config).cloned().collect()
     }
 
     fn consumers(&self, config: &ConfigRef) -> Vec<(WorkloadKey, Option<Pin>)> {
@@ -1072,8 +1081,7 @@ impl Namespace {
         let source_uid = self.source_uid(config);
         let managed = self.managed.get(config).cloned();
         let keepers = self.keepers(config);
-        let draft_facts: Vec<DraftFact> =
-            self.drafts.values().filter(|draft| draft.config == *config).cloned().collect();
+        let draft_facts = self.drafts_of(config);
         let former = |owners: &[OwnerReference], object: &str| {
             let owners = owner_uids(owners).into_iter();
             owners.filter(|uid| self.has_gone_on(uid, config, object)).collect()

@@ -168,11 +168,13 @@ impl Index {
         work.within(&id.namespace)
     }
 
-    /// There is no place for it any more.
-    pub fn give_up_lost(&mut self, id: &ReleaseId) {
-        if let Some(namespace) = self.namespaces.get_mut(&id.namespace) {
-            namespace.lost.remove(&id.name);
-        }
+    /// There is no place for it any more. Its gates are then nobody's.
+    pub fn give_up_lost(&mut self, id: &ReleaseId) -> Vec<super::Work> {
+        let Some(namespace) = self.namespaces.get_mut(&id.namespace) else { return Vec::new() };
+        let Some(lost) = namespace.lost.remove(&id.name) else { return Vec::new() };
+        let configs: BTreeSet<ConfigRef> = lost.core.configs().cloned().collect();
+        let consumers = namespace.behind_orphaned_gates(&configs);
+        Todo { configs, consumers, ..Todo::default() }.within(&id.namespace)
     }
 
     /// Remembers which consumers of a release could not be written.
@@ -309,10 +311,15 @@ impl Namespace {
             let held = managed.and_then(|managed| managed.object.status.as_ref()?.held.as_ref());
             held.zip(fact.pins.get(config)).is_some_and(|(held, pin)| pin.to_string() == held.object)
         };
+        // Or of one that failed before that: a release takes it back in a moment.
+        let goes_back = |config: &ConfigRef| {
+            let left = self.left_behind(config).filter(|_| self.opted_in(config));
+            left.zip(fact.pins.get(config)).is_some_and(|(left, pin)| pin.to_string() == left)
+        };
         fact.gate.saved.is_some()
             && !self.has_unreadable_releases()
             && self.releases_of(fact.references.iter()).is_empty()
-            && !fact.references.iter().any(|config| is_expected(config) || is_held(config))
+            && !fact.references.iter().any(|config| is_expected(config) || is_held(config) || goes_back(config))
     }
 
     /// Whether what a held version failed together with is another by now: another config of that release, or the code of a consumer
@@ -995,24 +1002,38 @@ impl Namespace {
             is_another && self.changeable(config).any(|(_, fact)| has_it(fact, object))
         };
         let Entry { moving, next, .. } = self.entry(config);
-        moving.into_iter().chain(next).find(is_left).or_else(|| self.left_by_one_that_made_room(config))
+        moving.into_iter().chain(next).find(is_left).or_else(|| self.left_by_its_release(config))
     }
 
-    fn left_by_one_that_made_room(&self, config: &ConfigRef) -> Option<String> {
-        let released = self.managed.get(config).and_then(ManagedFact::released);
+    /// What a release left consumers with that does not take them back any more: it made room for another that never came, or it failed and
+    /// was left to a person, and something else is held by now, because the config said something else, which broke a rule, or was aborted
+    /// before it started. That release alone tells of it.
+    fn left_by_its_release(&self, config: &ConfigRef) -> Option<String> {
+        let released = self.managed.get(config).and_then(ManagedFact::released)?;
         let held = self.held(config).map(|held| held.object.as_str());
-        let has = |fact: &WorkloadFact| fact.pins.get(config).map(ToString::to_string);
-        let is_away =
-            |fact: &&WorkloadFact| has(fact).is_some_and(|has| ![released, held].contains(&Some(has.as_str())));
-        let mut away = self.changeable(config).map(|(_, fact)| fact).filter(is_away).peekable();
-        away.peek()?;
-        let last = self.last_with(config, None);
-        let is_left = |fact: &&WorkloadFact| {
-            let made_room = |release: &ReleaseFact| release.core.progress.phase == Phase::Superseded;
-            let last = last.get(&fact.id());
-            last.is_some_and(|(release, record)| made_room(release) && self.has_left(release, record, fact, config))
+        let keys = |object: &str| self.versions.get(config)?.get(object)?.keys.as_ref();
+        let other = |fact: &WorkloadFact| {
+            let object = fact.pins.get(config)?.to_string();
+            let is_other = object != released && Some(object.as_str()) != held;
+            (is_other && is_concerned(fact.used.get(config), keys(&object), keys(released))).then_some(object)
         };
-        away.find(is_left).and_then(has)
+        let others: Vec<(&WorkloadFact, String)> =
+            self.changeable(config).filter_map(|(_, fact)| Some((fact, other(fact)?))).collect();
+        if others.is_empty() {
+            return None;
+        }
+        let last = self.last_with(config, None);
+        let has_left = |fact: &WorkloadFact| {
+            last.get(&fact.id()).is_some_and(|(release, record)| {
+                let is_over = matches!(record.state, State::LeftAlone | State::Gone | State::Restored);
+                let gave_up = match release.core.progress.phase {
+                    Phase::Failed => held.is_some(),
+                    phase => phase == Phase::Superseded,
+                };
+                gave_up && !is_over && self.has_left(release, record, fact, config)
+            })
+        };
+        others.into_iter().find(|(fact, _)| has_left(fact)).map(|(_, object)| object)
     }
 
     /// What must end before it may start: another release under way, or one that takes over from such a release, and whose consumers nobody
@@ -1581,6 +1602,35 @@ mod tests {
         failed.core.progress.consumers[0].before.moved_at = Some(Timestamp::UNIX_EPOCH);
         namespace.apply_release("configmap-app-2", failed);
         assert_eq!(namespace.inherited(&newer).len(), 1, "its turn had not come: it has what the first gave it");
+    }
+
+    #[test]
+    fn what_failed_and_was_left_to_a_person_is_known_although_something_else_is_held() {
+        let mut namespace = Namespace::default();
+        let mut fact = released("app", "app-0");
+        fact.object.status.as_mut().unwrap().held = Some(lockstep_api::Held {
+            object: "app-9".into(),
+            version: "r9".into(),
+            release: "configmap-app-9".into(),
+            reason: "it breaks a rule".into(),
+        });
+        namespace.apply_managed("configmap-app", fact);
+        namespace.apply_workload(0, "web", Some(consumer("configmap/app=app-1")));
+        assert_eq!(namespace.left_behind(&config("app")), None, "a person gave it that");
+        for (phase, state, left) in [
+            ("Failed", "Rolling", Some("app-1")),
+            ("Failed", "Restored", None),
+            ("RolledBack", "Rolling", None),
+            ("Progressing", "Rolling", None),
+        ] {
+            namespace.apply_release("configmap-app-1", release(1, phase, state));
+            assert_eq!(namespace.left_behind(&config("app")).as_deref(), left, "{phase} {state}");
+        }
+        namespace.apply_release("configmap-app-1", release(1, "Failed", "Rolling"));
+        let mut back = release(2, "Failed", "Rolling");
+        back.core.moves[0].to = "app-0".into();
+        namespace.apply_release("configmap-app-2", back);
+        assert_eq!(namespace.left_behind(&config("app")), None, "that was tried");
     }
 
     #[test]

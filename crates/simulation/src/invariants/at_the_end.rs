@@ -141,7 +141,13 @@ pub(super) const GATES: EndRule = EndRule {
         gated.find_map(|workload| {
             let namespace = &workload.key.namespace;
             let consumer = consumer_id(workload);
-            let is_needed = open_releases(seen, namespace).any(|release| record(&release, &consumer).is_some());
+            // One that has not started, and waits for a person, takes over from what failed behind the gate.
+            let is_next = |release: &Release| {
+                let uses = || references(workload);
+                release.progress.started_at.is_none() && release.configs().any(|config| uses().contains(config))
+            };
+            let is_needed = open_releases(seen, namespace)
+                .any(|release| record(&release, &consumer).is_some() || is_next(&release));
             let pins = pins(workload);
             let is_held = pins.iter().any(|(config, pin)| {
                 let held =
@@ -298,6 +304,13 @@ pub(super) const TABLE: EndRule = EndRule {
             let namespace = &table.key.namespace;
             columns(table).into_iter().find_map(|((column, config), object)| {
                 let key = source_key(namespace, &ConfigRef::new(config.kind, object.as_str()));
+                // Who deletes both, the config and its VersionedConfig, deletes what only they keep. As long as somebody uses the config, its
+                // entry stays: pods wait for it, with or without us, and it goes on with the next version when the config comes again.
+                let is_gone = managed(seen, namespace, &config).is_none()
+                    && !seen.objects.contains_key(&source_key(namespace, &config));
+                if is_gone {
+                    return None;
+                }
                 if !seen.objects.contains_key(&key) {
                     return Some(format!("{column} of {config} in {namespace} is {object}, which does not exist"));
                 }
@@ -326,11 +339,22 @@ pub(super) const DRAFTS: EndRule = EndRule {
         let is_draft = |object: &&Arc<Object>| Version::read(object).is_some_and(|version| version.name.is_none());
         let drafts = configs.filter(is_draft).filter(|draft| seen.is_there(&draft.key.namespace));
         let mut drafts = drafts.filter(|draft| {
-            let config = Version::read(draft).map(|version| version.config);
-            let is_unused = config.is_some_and(|config| user_of(seen, draft, &config).is_none());
+            let Some(config) = Version::read(draft).map(|version| version.config) else { return false };
+            let is_unused = user_of(seen, draft, &config).is_none();
             // A Job that has ended holds what it ran until somebody deletes it.
             let is_held = draft.owners().any(|owner| owner["kind"] == "Job");
-            is_unused && !is_held
+            // Who joined it goes back to it, if the release fails that has moved them on and waits for a person.
+            let namespace = &draft.key.namespace;
+            let goes_back = |release: Release| {
+                let mut records = release.progress.consumers.iter();
+                records.any(|record| pinned(&record.pins_before, &config).as_ref() == Some(&draft.key.name))
+            };
+            let is_needed = open_releases(seen, namespace).any(goes_back);
+            // It is what the config holds, and becomes a version once that is not refused any more.
+            let is_refused = managed(seen, namespace, &config).is_some_and(|managed| is_refused(managed));
+            let source = seen.objects.get(&source_key(namespace, &config));
+            let is_wanted = is_refused && source.is_some_and(|source| source.value["data"] == draft.value["data"]);
+            is_unused && !is_held && !is_needed && !is_wanted
         });
         drafts.next().map(|draft| format!("{} is a draft", draft.key))
     },

@@ -187,11 +187,16 @@ impl Seen {
         }
     }
 
-    /// Where nobody keeps the names that were given, that of a version goes with it.
+    /// Where nobody keeps the names that were given, that of a version goes with it: there is no VersionedConfig, or one that was made again a
+    /// moment ago and was told nothing yet. An operator puts a name down there before there is such a version.
     fn note_gone(&mut self, change: &Change) {
         let Some(version) = change.before.as_ref().and_then(|before| Version::read(before)) else { return };
         let namespace = &change.key.namespace;
-        if managed(self, namespace, &version.config).is_none()
+        let knows = |managed: &Arc<Object>| {
+            let mut names = managed.value["status"]["names"].as_array().into_iter().flatten();
+            names.any(|given| given["object"] == change.key.name.as_str())
+        };
+        if !managed(self, namespace, &version.config).is_some_and(knows)
             && let Some(given) = self.given.get_mut(&(namespace.clone(), version.config))
         {
             given.retain(|_, object| *object != change.key.name);
