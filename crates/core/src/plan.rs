@@ -206,8 +206,9 @@ fn plan_without_source(observed: &Observed) -> Vec<Action> {
     }
     let mut actions = Vec::new();
     let released = observed.managed.as_ref().and_then(|managed| Some((managed, managed.released.as_ref()?)));
-    if let Some((managed, released)) = released.filter(|_| observed.has_consumers) {
-        let wanted = observed.moving_to.as_ref().unwrap_or(released);
+    if let Some((managed, released)) = released {
+        // What has not started is taken back: nobody says any more that it should be.
+        let wanted = observed.under_way.as_ref().unwrap_or(released);
         if let Some(wanted) = observed.versions.iter().find(|version| version.object == *wanted) {
             plan_change(observed, None, wanted, managed, released, &mut actions);
         }
@@ -1228,10 +1229,13 @@ mod tests {
         let second = observed.versions[1].object.clone();
         (observed.entry, observed.moving_to, observed.source) = (publish.unwrap(), Some(second.clone()), None);
         assert_eq!(observed.entry.next.as_ref(), Some(&second));
+        let takes_back = Action::Release { to: first.clone() };
+        assert!(plan(&observed).contains(&takes_back), "it has not started, and nobody says any more that it should");
+        observed.under_way = Some(second.clone());
         assert_eq!(plan(&observed), [], "it is under way");
 
         let mut bad = observed.clone();
-        bad.moving_to = None;
+        (bad.moving_to, bad.under_way) = (None, None);
         hold(&mut bad, &second);
         settle(&mut bad);
         assert_eq!(
@@ -1242,7 +1246,7 @@ mod tests {
         assert!(managed(&mut bad).held.is_some(), "the same content may come back");
 
         let mut good = observed;
-        good.moving_to = None;
+        (good.moving_to, good.under_way) = (None, None);
         managed(&mut good).released = Some(second.clone());
         settle(&mut good);
         assert_eq!((good.entry.current.as_ref(), good.entry.next.as_ref()), (Some(&second), None));

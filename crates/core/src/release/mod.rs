@@ -325,6 +325,8 @@ pub struct Observed<'a> {
     pub successor_waits: Option<Wait>,
     /// Whether its configs want to go elsewhere already, although no newer release is there yet.
     pub is_overtaken: bool,
+    /// Whether a workload that is written now would still get its versions.
+    pub is_offered: bool,
     /// Whether its versions are the good ones already: it succeeded, but could not record that.
     pub has_succeeded: bool,
     /// Why its versions are held because of it, if they are: it gave up, but could not record that.

@@ -26,6 +26,7 @@ struct Cluster {
     superseded_by: Option<String>,
     successor_waits: Option<Wait>,
     is_overtaken: bool,
+    is_offered: bool,
     inherited: Vec<Record>,
     taken_over: BTreeSet<ConsumerId>,
     may_delete_pods: bool,
@@ -87,6 +88,7 @@ impl Cluster {
             superseded_by: None,
             successor_waits: None,
             is_overtaken: false,
+            is_offered: false,
             inherited: Vec::new(),
             taken_over: BTreeSet::new(),
             may_delete_pods: true,
@@ -108,6 +110,7 @@ impl Cluster {
             superseded_by: self.superseded_by.as_deref(),
             successor_waits: self.successor_waits.clone(),
             is_overtaken: self.is_overtaken,
+            is_offered: self.is_offered,
             has_succeeded: self.succeeded,
             held: self.held.as_deref(),
             inherited: &self.inherited,
@@ -175,6 +178,13 @@ impl Cluster {
 
     fn wait(&mut self, seconds: i64) {
         self.now += SignedDuration::from_secs(seconds);
+    }
+
+    fn run_for(&mut self, turns: u32) {
+        for _ in 0..turns {
+            self.turn();
+            self.wait(1);
+        }
     }
 
     /// Turns with time passing, until it ends.
@@ -1321,6 +1331,51 @@ fn whoever_joined_before_it_started_goes_back_when_it_is_aborted() {
     assert_eq!(cluster.run(), Phase::Aborted);
     assert!(cluster.held.is_some());
     assert_eq!((cluster.pins("web").as_str(), cluster.pins("api").as_str()), (OLD, OLD));
+}
+
+/// One that has failed, and is about to go back.
+fn failing(members: Vec<Member>) -> Cluster {
+    let mut cluster = Cluster::new(members).with_bad("app-2");
+    while cluster.phase() != Phase::RollingBack {
+        cluster.turn();
+        cluster.wait(5);
+    }
+    cluster
+}
+
+#[test]
+fn who_comes_while_it_goes_back_and_got_what_was_offered_goes_back_too() {
+    let mut cluster = failing(vec![deployment("web", 0, OLD)]);
+    cluster.is_offered = true;
+    cluster.run_for(10);
+    assert_eq!(cluster.phase(), Phase::RollingBack, "somebody may come");
+    cluster.members.push(Member { is_newcomer: true, ..deployment("new", 0, NEW) });
+    cluster.is_offered = false;
+    assert_eq!((cluster.run(), cluster.pins("new").as_str()), (Phase::RolledBack, OLD));
+}
+
+#[test]
+fn who_is_recreated_while_it_goes_back_goes_back_too() {
+    let mut cluster = failing(vec![deployment("web", 0, OLD)]);
+    let gone = cluster.members.remove(0);
+    cluster.is_offered = true;
+    cluster.turn();
+    cluster.members.push(Member { uid: "uid-2".into(), pins: NEW.parse().unwrap(), ..gone });
+    cluster.is_offered = false;
+    assert_eq!((cluster.run(), cluster.pins("web").as_str()), (Phase::RolledBack, OLD));
+}
+
+#[test]
+fn who_is_undone_to_what_failed_while_others_go_back_goes_back_again() {
+    let slow = deployment("slow", 0, OLD);
+    let mut cluster = failing(vec![deployment("fast", 0, OLD), slow]);
+    cluster.turn();
+    cluster.is_offered = true;
+    cluster.turn();
+    assert!(cluster.release.progress.consumers.iter().any(|record| record.state == State::Restored));
+    cluster.members[0].pins = NEW.parse().unwrap();
+    cluster.is_offered = false;
+    assert_eq!((cluster.run(), cluster.pins("fast").as_str()), (Phase::RolledBack, OLD));
 }
 
 #[test]

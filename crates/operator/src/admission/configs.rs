@@ -139,9 +139,9 @@ impl Configs {
             // New code must not keep what is taken back.
             Next::Remove => Entry { next: None, moving: None, ..before.clone() },
         };
-        let lacks_policy = policy.is_none() && change.policy.is_some();
+        let is_refused = content.obstacle().is_some() || (policy.is_none() && change.policy.is_some());
         let current = released(&before, managed.as_ref()).unwrap_or_default().to_owned();
-        let Some(managed) = managed.filter(|_| !lacks_policy) else { return Ok(Some(Next::Keep)) };
+        let Some(managed) = managed.filter(|_| !is_refused) else { return Ok(Some(Next::Keep)) };
         let id = ConfigId { namespace: namespace.to_owned(), config: change.config.clone() };
         if !self.is_valid(&id, content, policy.as_ref(), &current).await? {
             return Ok(Some(Next::Keep));

@@ -183,6 +183,7 @@ impl Executor {
             superseded_by: view.superseded_by.as_deref(),
             successor_waits: view.successor_waits.clone(),
             is_overtaken: view.is_overtaken,
+            is_offered: view.is_offered,
             has_succeeded: view.has_succeeded,
             held: view.held.as_deref(),
             inherited: &view.inherited,

@@ -889,7 +889,9 @@ impl Namespace {
             }
         }
         let consumers = configs.iter().flat_map(|config| self.in_need_of_care(config)).collect();
-        Todo { consumers, retention: configs.clone(), configs, ..Todo::default() }
+        // One that goes back ends once nobody can join it any more.
+        let releases = self.releases_of(configs.iter());
+        Todo { consumers, releases, retention: configs.clone(), configs, ..Todo::default() }
     }
 
     fn in_need_of_care(&self, config: &ConfigRef) -> impl Iterator<Item = WorkloadKey> {

@@ -37,6 +37,7 @@ pub struct ReleaseView {
     /// What the newer release has to wait for.
     pub successor_waits: Option<Wait>,
     pub is_overtaken: bool,
+    pub is_offered: bool,
     pub has_succeeded: bool,
     pub held: Option<String>,
     pub inherited: Vec<Record>,
@@ -773,6 +774,7 @@ impl Namespace {
             superseded_by: superseded_by.map(|newer| newer.core.name.clone()),
             successor_waits,
             is_overtaken: self.is_overtaken(&fact.core),
+            is_offered: self.is_offered(&fact.core),
             has_succeeded: !fact.core.moves.is_empty() && fact.core.moves.iter().all(is_done),
             held,
             inherited: if has_news { self.inherited(fact) } else { Vec::new() },
@@ -859,6 +861,11 @@ impl Namespace {
             let wanted = self.candidates.get(&step.config).cloned().or_else(|| self.entry(&step.config).next);
             wanted.is_some_and(|wanted| wanted != step.to) && !waits(&step.config)
         })
+    }
+
+    fn is_offered(&self, release: &Release) -> bool {
+        let is_next = |step: &Move| self.entry(&step.config).next.as_ref() == Some(&step.to);
+        release.moves.iter().any(|step| step.from != step.to && is_next(step))
     }
 
     fn policy_of(&self, fact: &ReleaseFact, default: &Policy) -> Policy {

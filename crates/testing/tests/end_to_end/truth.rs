@@ -233,6 +233,98 @@ async fn a_new_workload_that_is_alone_and_bad_is_left_to_its_owner() {
 }
 
 #[tokio::test]
+async fn who_comes_right_after_an_abort_goes_back_with_the_others() {
+    scenario("latecomer", |stage| async move {
+        stage.set_policy("default", &until_promoted()).await?;
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        steer(&stage, &format!("release/{FIRST}"), r#"{"spec": {"abort": true}}"#).await?;
+        stage.apply(&deployment("late", 1, "")).await?;
+        ended(&stage, FIRST, "Aborted").await?;
+        expect(&stage, "app=late", &["blue"]).await?;
+        expect(&stage, "app=web", &["blue"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_is_made_anew_or_undone_while_all_go_back_goes_back_too() {
+    scenario("undone-on-the-way", |stage| async move {
+        stage.set_policy("default", &ReleasePolicySpec { bake_seconds: Some(600), ..impatient() }).await?;
+        let (fast, anew) = (deployment("fast", 1, ""), deployment("anew", 1, ""));
+        // Its old pod comes only when the new one is gone, which takes its time: until then, the others are long back.
+        let waits = "terminationGracePeriodSeconds: 20";
+        let slow = deployment("slow", 1, "lifecycle: {preStop: {sleep: {seconds: 12}}}\n")
+            .replace("terminationGracePeriodSeconds: 1\n", &format!("{waits}\n"))
+            .replace("  replicas:", "  strategy: {type: Recreate}\n  replicas:");
+        ensure!(slow.contains(waits) && slow.contains("Recreate"), "{slow}");
+        set_up(&stage, &(fast + &anew + &slow)).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        steer(&stage, &format!("release/{FIRST}"), r#"{"spec": {"abort": true}}"#).await?;
+        eventually("two of them to be back", SHORT, async || {
+            let consumers = stage.read(&format!("release/{FIRST}")).await?["status"]["consumers"].clone();
+            let states: Vec<_> = consumers.as_array().into_iter().flatten().map(|one| one["state"].clone()).collect();
+            ensure!(states.iter().filter(|state| *state == "Restored").count() >= 2, "{states:?}");
+            Ok(())
+        })
+        .await?;
+        stage.kubectl(&["rollout", "undo", "deployment/fast"]).await?;
+        stage.kubectl_with_input(&["replace", "--force", "-f", "-"], &deployment("anew", 1, "")).await?;
+        ended(&stage, FIRST, "Aborted").await?;
+        for name in ["fast", "anew", "slow"] {
+            expect(&stage, &format!("app={name}"), &["blue"]).await?;
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_change_that_waits_goes_nowhere_once_its_config_opts_out() {
+    scenario("waits-and-opts-out", |stage| async move {
+        let mood = |behavior: &str| versioned("mood", &format!("data:\n  BEHAVIOR: {behavior}\n---"));
+        stage.set_policy("default", &until_promoted()).await?;
+        stage.apply(&mood("healthy")).await?;
+        stage.released("configmap/mood", "1.0.0").await?;
+        set_up(&stage, &deployment("web", 1, MOOD)).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        phase(&stage, FIRST, "Baking").await?;
+        stage.apply(&mood("crash")).await?;
+        phase(&stage, "configmap-mood-1", "Pending").await?;
+        stage.kubectl(&["label", "configmap", "mood", "lockstep.dev/versioned-"]).await?;
+        ended(&stage, "configmap-mood-1", "Superseded").await?;
+        promote(&stage, FIRST).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_changed_while_its_config_had_opted_out_is_released_when_it_opts_in() {
+    scenario("out-and-in", |stage| async move {
+        stage.set_policy("default", &impatient()).await?;
+        set_up(&stage, &deployment("web", 1, "")).await?;
+        stage.apply(&config("green", "healthy")).await?;
+        ended(&stage, FIRST, "Succeeded").await?;
+        stage.kubectl(&["label", "configmap", "app", "lockstep.dev/versioned-"]).await?;
+        eventually("the table to forget it", SHORT, async || {
+            let current = &stage.read("pintable/lockstep").await?["spec"]["current"];
+            ensure!(current["configmap/app"].is_null(), "{current}");
+            Ok(())
+        })
+        .await?;
+        stage.kubectl(&["patch", "configmap", "app", "-p", r#"{"data": {"BEHAVIOR": "crash"}}"#]).await?;
+        stage.kubectl(&["label", "configmap", "app", "lockstep.dev/versioned=true"]).await?;
+        ended(&stage, SECOND, "RolledBack").await?;
+        expect(&stage, "app=web", &["green"]).await
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_change_whose_consumers_are_all_gone_is_released_anew() {
     scenario("all-gone", |stage| async move {
         stage.set_policy("default", &until_promoted()).await?;

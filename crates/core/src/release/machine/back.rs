@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{Failure, LEFT_TO_A_PERSON, Machine, RECHECK, after, cannot_be_written, listed};
-use crate::health::{Goal, Unit, Verdict, runs_failed};
+use crate::health::{Before, Goal, Unit, Verdict, runs_failed};
 use crate::pins::Pins;
 use crate::policy::JoinedFailure;
 use crate::release::{Action, ConsumerId, Counts, Gate, Move, Phase, Record, Release, State, Step};
@@ -119,6 +119,7 @@ impl Machine<'_> {
     }
 
     pub(super) fn put_back(mut self) -> Step {
+        self.take_in_latecomers();
         let mut records = std::mem::take(&mut self.progress.consumers);
         for record in &mut records {
             self.put_back_one(record);
@@ -131,7 +132,8 @@ impl Machine<'_> {
         self.progress.consumers = records;
         let deadline = self.back_until(&left);
         let reason = self.cause().to_owned();
-        if left.is_empty() {
+        let is_over = !self.observed.is_offered || self.now >= deadline;
+        if left.is_empty() && is_over {
             let end = self.progress.ends_as.unwrap_or(Phase::RolledBack);
             self.end_back(end, reason);
         } else if self.now >= deadline {
@@ -239,6 +241,11 @@ impl Machine<'_> {
             record.state = State::Gone;
             return;
         };
+        // Recreated: it may have come with what was offered a moment ago.
+        if record.state == State::Gone || record.uid != member.uid {
+            (record.state, record.before, record.has_joined) = (State::Waiting, Before::default(), false);
+            record.uid.clone_from(&member.uid);
+        }
         // Who aborts wants the config back, whoever changed the code.
         let is_aborted = self.progress.ends_as == Some(Phase::Aborted);
         let is_left_to_them = self.observed.policy.joining.on_failure == JoinedFailure::Hold && !is_aborted;
@@ -257,13 +264,14 @@ impl Machine<'_> {
                 return;
             }
             State::LeftAlone if target != member.pins => return,
-            State::Gone | State::Restored => return,
+            // Unless somebody went to another revision of it, which is the failed one.
+            State::Restored if !self.has_some_of_it(record, &member.pins) => return,
             _ if is_theirs => return,
             _ => {}
         }
         let restored = Release::restored(&member.pins, record);
         // Of a release of several configs it may have joined a part.
-        let is_unmoved = matches!(record.state, State::Waiting | State::Pinning | State::Restoring);
+        let is_unmoved = matches!(record.state, State::Waiting | State::Pinning | State::Restoring | State::Restored);
         let may_write = target == member.pins || (has_it && is_unmoved);
         if may_write && restored != member.pins {
             // Its time begins with the last try, but a try that is repeated at once is no news.

@@ -126,7 +126,8 @@ impl Machine<'_> {
     pub(super) fn who_runs_it(&self) -> String {
         let (all, unjudged) = (self.progress.consumers.len(), self.not_judged());
         match unjudged.len() {
-            0 if all == 0 => "it is current; nobody uses it yet".to_owned(),
+            0 if all == 0 && self.observed.members.is_empty() => "it is current; nobody uses it yet".to_owned(),
+            0 if all == 0 => "it is current; nobody uses what changed".to_owned(),
             0 => SUCCEEDED.to_owned(),
             some => {
                 // A later release may have made another one current since.

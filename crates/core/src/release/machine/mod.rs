@@ -124,10 +124,21 @@ impl<'a> Machine<'a> {
 
     /// Consumers may come while a release is under way; new ones get what the table offers.
     fn take_in_members(&mut self) {
-        let known: BTreeSet<&ConsumerId> = self.progress.consumers.iter().map(|record| &record.consumer).collect();
-        let unknown = self.observed.members.iter().filter(|member| !known.contains(&member.consumer));
-        let records: Vec<Record> = unknown.filter_map(|member| self.new_record(member)).collect();
+        let records: Vec<Record> = self.unknown_members().filter_map(|member| self.new_record(member)).collect();
         self.progress.consumers.extend(records);
+    }
+
+    /// Who is written right after it failed still gets what it offered a moment ago. That is nobody's wish: they go back with the others.
+    fn take_in_latecomers(&mut self) {
+        let latecomers = self.unknown_members().filter(|member| self.joined(member).next().is_some());
+        let records = latecomers.filter_map(|member| Some(Record { has_joined: false, ..self.new_record(member)? }));
+        let records: Vec<Record> = records.collect();
+        self.progress.consumers.extend(records);
+    }
+
+    fn unknown_members(&self) -> impl Iterator<Item = &'a Member> {
+        let known: BTreeSet<&ConsumerId> = self.progress.consumers.iter().map(|record| &record.consumer).collect();
+        self.observed.members.iter().filter(move |member| !known.contains(&member.consumer))
     }
 
     fn new_record(&self, member: &'a Member) -> Option<Record> {
