@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use jiff::SignedDuration;
 use kube::api::{Patch, PatchParams};
-use lockstep_api::{Held, Release, VersionSummary, VersionedConfig};
-use lockstep_core::ConfigRef;
+use lockstep_api::{ConditionType, Held, Release, VersionSummary, VersionedConfig};
 use lockstep_core::release::Phase;
+use lockstep_core::{ConfigRef, names};
 use serde_json::{Value, json};
 
 use crate::Outcome;
@@ -44,6 +44,7 @@ pub(crate) struct Flags {
 pub(crate) async fn rollback(cluster: &Cluster, flags: &RollbackFlags, format: Format) -> Result<Outcome> {
     let config = &flags.config.config.0;
     let object = cluster.versioned_config(config).await?;
+    ensure_opted_in(config, &object)?;
     let releases = cluster.releases_of(config).await?;
     let target = target(&object, &releases, flags.to.as_deref())?;
     let source = match cluster.content(config.kind, &config.name).await? {
@@ -92,6 +93,7 @@ pub(crate) async fn follow(cluster: &Cluster, flags: &Flags, format: Format) -> 
 pub(crate) async fn retry(cluster: &Cluster, flags: &Flags, format: Format) -> Result<Outcome> {
     let config = &flags.config.0;
     let object = cluster.versioned_config(config).await?;
+    ensure_opted_in(config, &object)?;
     let held = object.status.as_ref().and_then(|status| status.held.clone());
     let held = held.with_context(|| format!("no version of {config} is held: there is nothing to try again"))?;
     write(cluster, config, json!({"spec": {"retry": held.release}})).await?;
@@ -109,6 +111,19 @@ fn tried_again(config: &ConfigRef, held: &Held, failed: Option<&Release>) -> Str
         return format!("{config}: {version} is tried again as soon as {release}, in which it failed, has gone back");
     }
     format!("{config}: {version} is tried again, after it failed in {release}")
+}
+
+/// What has opted out is not released; a choice would come to life when it opts in again.
+fn ensure_opted_in(config: &ConfigRef, object: &VersionedConfig) -> Result<()> {
+    let followed = object.status.as_ref().and_then(|status| status.condition(ConditionType::Followed));
+    let has_opted_out = followed.is_some_and(|followed| followed.reason == "OptedOut");
+    ensure!(
+        !has_opted_out,
+        "{config} has opted out: nothing of it is released. Opt it in again first: `kubectl label {config} {}={}`",
+        names::VERSIONED,
+        names::ON
+    );
+    Ok(())
 }
 
 async fn write(cluster: &Cluster, config: &ConfigRef, patch: Value) -> Result<()> {

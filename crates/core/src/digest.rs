@@ -28,6 +28,25 @@ pub struct Digest(String);
 #[derive(Clone)]
 pub struct DigestKey(pub Vec<u8>);
 
+impl DigestKey {
+    /// The key of one Secret's digests. With the same for all, whoever may write Secrets of their own could guess what another one holds, and
+    /// compare.
+    #[must_use]
+    pub fn of(&self, namespace: &str, name: &str) -> Self {
+        let mut mac = self.mac();
+        mac.update(namespace.as_bytes());
+        // Neither has a slash in it.
+        mac.update(b"/");
+        mac.update(name.as_bytes());
+        Self(mac.finalize().into_bytes().to_vec())
+    }
+
+    /// A key of any length is accepted by HMAC.
+    fn mac(&self) -> Hmac<Sha256> {
+        Hmac::<Sha256>::new_from_slice(&self.0).unwrap_or_else(|_| unreachable!())
+    }
+}
+
 impl Digest {
     pub fn of_config_map(content: &Content<'_>) -> Self {
         let mut hash = Sha256::new();
@@ -36,8 +55,7 @@ impl Digest {
     }
 
     pub fn of_secret(content: &Content<'_>, key: &DigestKey) -> Self {
-        // A key of any length is accepted by HMAC.
-        let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).unwrap_or_else(|_| unreachable!());
+        let mut mac = key.mac();
         write(content, &mut |bytes| mac.update(bytes));
         Self(hex(&mac.finalize().into_bytes()))
     }
@@ -158,6 +176,9 @@ mod tests {
         let password = content(&[("password", "hunter2")], &[]);
         let (one, other) = (DigestKey(vec![1; 32]), DigestKey(vec![2; 32]));
         assert_ne!(Digest::of_secret(&password, &one), Digest::of_secret(&password, &other));
+        let of = |namespace: &str, name: &str| Digest::of_secret(&password, &one.of(namespace, name));
+        assert_eq!(of("shop", "db"), of("shop", "db"));
+        assert!(of("shop", "db") != of("mine", "db") && of("shop", "db") != of("shop", "guess"));
         assert_ne!(Digest::of_secret(&password, &one), Digest::of_config_map(&password));
         assert_eq!(Digest::of_secret(&password, &one), Digest::of_secret(&password, &one));
     }

@@ -71,6 +71,8 @@ pub struct Rollout {
     pub hindrance: Option<String>,
     /// Whether it is in the middle of bringing out other code: what its template says has not proved itself.
     pub is_midway: bool,
+    /// The hashes of the templates between which it is, where its controller tells them: they may differ in nothing but their pins.
+    pub between: Option<(String, String)>,
     /// Why it must not be touched: a person stopped it, and any change of its template would start it again.
     pub stopped: Option<String>,
     /// Why it gave up, if it did.

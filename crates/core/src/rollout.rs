@@ -109,7 +109,8 @@ fn argo_rollout(name: &str, generation: i64, spec: &Value, status: &Value) -> Ro
         (phase == "Degraded").then(|| failure(&format!("its Rollout is degraded{said}"), at))
     };
     let desired = count(&spec["replicas"], 1);
-    let stable = &status["stableRS"];
+    let (stable, current) = (status["stableRS"].as_str(), status["currentPodHash"].as_str());
+    let between = stable.zip(current).filter(|(stable, current)| stable != current);
     Rollout {
         is_observed: observed(status) >= generation,
         desired,
@@ -120,7 +121,8 @@ fn argo_rollout(name: &str, generation: i64, spec: &Value, status: &Value) -> Ro
         goes_on_by_itself: phase == "Progressing" || (phase == "Paused" && timed_pause(spec, status).is_some()),
         waits_for: (phase == "Paused").then(|| argo_pause(name, spec, status)),
         idle: (desired == 0).then(|| NO_PODS.to_owned()),
-        is_midway: !stable.is_null() && stable != &status["currentPodHash"],
+        is_midway: between.is_some(),
+        between: between.map(|(stable, current)| (stable.to_owned(), current.to_owned())),
         stopped: (status["abort"] == true).then(|| {
             // Without a number, undo goes to the revision before, and a config's move made one with the code that was aborted.
             format!(

@@ -57,8 +57,17 @@ impl Content {
     pub fn digest(&self, key: &DigestKey) -> Digest {
         match &self.object {
             Object::ConfigMap(_) => Digest::of_config_map(&self.digestible()),
-            Object::Secret(_) => Digest::of_secret(&self.digestible(), key),
+            Object::Secret(_) => Digest::of_secret(&self.digestible(), &self.own_key(key)),
         }
+    }
+
+    /// The key of the config whose content it is: its own, or that of which it is a version.
+    fn own_key(&self, key: &DigestKey) -> DigestKey {
+        let meta = self.object.meta();
+        let source = meta.labels.iter().flatten().find(|(name, _)| *name == names::VERSION_OF);
+        let source = source.and_then(|_| meta.annotations.as_ref()?.get(names::SOURCE));
+        let name = source.or(meta.name.as_ref()).map(String::as_str).unwrap_or_default();
+        key.of(meta.namespace.as_deref().unwrap_or_default(), name)
     }
 
     /// The digest of a content that cannot change any more. None if it can: then it is no version of ours.
@@ -91,9 +100,9 @@ impl Content {
     fn keys(&self, key: &DigestKey) -> Option<String> {
         let key = match &self.object {
             Object::ConfigMap(_) => None,
-            Object::Secret(_) => Some(key),
+            Object::Secret(_) => Some(self.own_key(key)),
         };
-        lockstep_core::keys::write(&key_digests(&self.digestible(), key))
+        lockstep_core::keys::write(&key_digests(&self.digestible(), key.as_ref()))
     }
 
     /// All values by key, for validation.
@@ -280,7 +289,7 @@ mod tests {
     /// A version as we write it.
     fn version(kind: ConfigKind, value: &str) -> Value {
         let data = if kind == ConfigKind::Secret { json!({"k": "aGk="}) } else { json!({"k": value}) };
-        let digest = parse(kind, &json!({"data": data})).digest(&key());
+        let digest = parse(kind, &json!({"metadata": {"name": "app"}, "data": data})).digest(&key());
         json!({
             "immutable": true,
             "data": data,

@@ -381,7 +381,7 @@ mod tests {
         let content =
             Digestible { secret_type: "Opaque", text: [("password", &b"hunter2"[..])].into(), binary: BTreeMap::new() };
         let change = found(SECRET_CREATE, |_| {}).unwrap();
-        assert_eq!(change.object, Digest::of_secret(&content, &key()).version_object_name("db"));
+        assert_eq!(change.object, Digest::of_secret(&content, &key().of("shop", "db")).version_object_name("db"));
         assert!(!format!("{change:?}").contains("hunter2"));
     }
 

@@ -1173,6 +1173,7 @@ impl Namespace {
         let stand_in = self.stand_ins.get(&fact.id()).and_then(|key| self.workloads.get(key));
         let rollout = stand_in.map_or_else(|| fact.rollout.clone(), |other| rollout_by(other, fact));
         let has_other_code = pods.iter().any(|pod| self.has_other_code_than(pod, fact));
+        let is_midway = rollout.is_midway && !self.is_between_versions_alone(fact, &rollout);
         Member {
             consumer: fact.id(),
             wave: fact.wave,
@@ -1185,7 +1186,7 @@ impl Namespace {
             concerned,
             stranded,
             // Whose old pods stay because somebody wants that is not on its way anywhere.
-            rollout: Rollout { is_midway: rollout.is_midway || (has_other_code && rollout.replaces_all()), ..rollout },
+            rollout: Rollout { is_midway: is_midway || (has_other_code && rollout.replaces_all()), ..rollout },
             can_gate: fact.gate.can_close && stand_in.is_none(),
             is_unfit_for_gate: is_unfit_for_gate(fact.id().kind(), &units, policy, now),
             is_gated: fact.gate.saved.is_some(),
@@ -1244,7 +1245,14 @@ impl Namespace {
         !pod.has_ended && made_from().filter(is_its).is_some_and(|record| record.template != fact.template)
     }
 
-    /// The ControllerRevision with this hash. The label of a StatefulSet's pod is its whole name, that of a DaemonSet's the end of it.
+    /// Whether the templates between which a workload is are of the same code: it is in the middle of a release of ours, or of its undo.
+    fn is_between_versions_alone(&self, fact: &WorkloadFact, rollout: &Rollout) -> bool {
+        let both =
+            rollout.between.as_ref().and_then(|(from, to)| self.revision(fact, from).zip(self.revision(fact, to)));
+        both.is_some_and(|(from, to)| from.template == to.template)
+    }
+
+    /// The ControllerRevision, or ReplicaSet, with this hash. The label of a StatefulSet's pod is its whole name, that of a DaemonSet's the end of it.
     fn revision(&self, fact: &WorkloadFact, hash: &str) -> Option<&WorkloadFact> {
         // There are few kinds, and there may be thousands of records.
         let kinds = 0..=self.workloads.last_key_value()?.0.kind;
@@ -1523,6 +1531,24 @@ mod tests {
         namespace.apply_release("configmap-app-1", failed_with("Deployment", &other));
         namespace.apply_workload(index_of("Deployment"), "web", Some(of_kind("Deployment", "web", "code-3")));
         assert!(!namespace.held_is_outdated(&config("app")));
+    }
+
+    #[test]
+    fn a_rollout_between_two_versions_of_the_same_code_is_not_in_the_middle_of_other_code() {
+        let mut namespace = Namespace::default();
+        let web = of_kind("Rollout", "web", "code-1");
+        let revision = |name: &str, code: &str| {
+            let mut made = of_kind("ReplicaSet", name, code);
+            made.made_by = Some(web.owner.uid.clone());
+            made
+        };
+        let between = Rollout { between: Some(("a".into(), "b".into())), ..Rollout::default() };
+        assert!(!namespace.is_between_versions_alone(&web, &between), "nobody can say");
+        namespace.apply_workload(index_of("ReplicaSet"), "web-a", Some(revision("web-a", "code-1")));
+        namespace.apply_workload(index_of("ReplicaSet"), "web-b", Some(revision("web-b", "code-1")));
+        assert!(namespace.is_between_versions_alone(&web, &between));
+        namespace.apply_workload(index_of("ReplicaSet"), "web-b", Some(revision("web-b", "code-2")));
+        assert!(!namespace.is_between_versions_alone(&web, &between));
     }
 
     #[test]

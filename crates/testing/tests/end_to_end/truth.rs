@@ -316,6 +316,7 @@ async fn what_changed_while_its_config_had_opted_out_is_released_when_it_opts_in
             Ok(())
         })
         .await?;
+        lockstep(&stage, &["rollback", "app", "--to", "1.0.0"], "").await?.expect(1, &["has opted out"])?;
         stage.kubectl(&["patch", "configmap", "app", "-p", r#"{"data": {"BEHAVIOR": "crash"}}"#]).await?;
         stage.kubectl(&["label", "configmap", "app", "lockstep.dev/versioned=true"]).await?;
         ended(&stage, SECOND, "RolledBack").await?;
