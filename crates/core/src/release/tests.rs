@@ -1406,6 +1406,10 @@ fn whoever_joined_before_it_started_goes_back_when_the_change_is_taken_back() {
     let mut nobody = Cluster::new(vec![deployment("api", 0, OLD)]);
     nobody.members[0].concerned.clear();
     nobody.release.moves[0].to = "app-1".into();
+    nobody.blocked = Some(Block::Earlier("configmap-app-1".into()));
+    nobody.turn();
+    assert_eq!(nobody.phase(), Phase::Pending, "whom that one moved is not known yet");
+    nobody.blocked = Some(Block::Release("configmap-other-1".into()));
     assert_eq!(nobody.run(), Phase::Superseded, "nobody had it");
 }
 

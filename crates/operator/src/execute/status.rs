@@ -116,7 +116,7 @@ impl Executor {
         let ready = ready(current.as_ref(), releasing.as_deref(), held.as_ref(), report.refusal.as_deref(), fault);
         let now = self.environment.clock.now();
         let conditions = vec![condition(managed, Ready, ready, now), condition(managed, Followed, followed(view), now)];
-        let names = names(old, &versions, report.not_made.as_deref(), current.as_ref());
+        let given = names(old, &versions, report.not_made.as_deref(), current.as_ref());
         let last_number = versions.iter().map(|version| version.number).max().unwrap_or(0).max(old.last_number);
         VersionedConfigStatus {
             observed_resource_version: compared(view, outcome, current.as_ref(), old),
@@ -124,7 +124,7 @@ impl Executor {
             releasing,
             held,
             waits_for_release: !view.can_join,
-            names,
+            names: given,
             versions,
             last_number: report.last_number.map_or(last_number, |number| i64::try_from(number).unwrap_or(i64::MAX)),
             consumer_count: i64::try_from(view.consumers.len()).unwrap_or(i64::MAX),

@@ -20,6 +20,7 @@ use crate::facts::{ManagedFact, PodFact, PolicyFact, ReleaseFact, ResourceVersio
 use crate::refusals::Refusals;
 
 /// Everything about one release that a decision needs.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each with its own name")]
 #[derive(Debug, Clone)]
 pub struct ReleaseView {
     pub id: ReleaseId,

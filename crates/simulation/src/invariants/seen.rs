@@ -130,12 +130,11 @@ impl Seen {
                 self.note_touch(change);
             }
         }
-        match &change.after {
-            Some(after) => drop(self.objects.insert(change.key.clone(), Arc::clone(after))),
-            None => {
-                self.objects.remove(&change.key);
-                self.note_forgotten(change);
-            }
+        if let Some(after) = &change.after {
+            self.objects.insert(change.key.clone(), Arc::clone(after));
+        } else {
+            self.objects.remove(&change.key);
+            self.note_forgotten(change);
         }
     }
 

@@ -22,12 +22,12 @@ impl Machine<'_> {
         } else if self.release().wishes.paused {
             let paused = self.paused_by_a_person();
             self.enter(Phase::Paused, paused);
+        } else if self.takes_nothing_back() {
+            self.enter(Phase::Superseded, "the change was taken back before it started");
         } else if let Some(block) = self.observed.blocked.clone() {
             self.wait_for(&block);
         } else if let Some(stopped) = self.is_stopped_by_somebody() {
             self.enter(Phase::Pending, format!("waits for {stopped}"));
-        } else if self.takes_nothing_back() {
-            self.enter(Phase::Superseded, "the change was taken back before it started");
         } else if let Some(reason) = self.is_too_large() {
             self.actions.push(Action::Hold { reason: reason.clone() });
             self.enter(Phase::Rejected, reason);
@@ -75,7 +75,9 @@ impl Machine<'_> {
         let is_stranded = |member: &Member| self.release().configs().any(|config| member.stranded.contains(config));
         let has_it = |member: &Member| is_stranded(member) || self.left_behind(member).next().is_some();
         let has_anybody = !self.observed.inherited.is_empty() || self.observed.members.iter().any(has_it);
-        self.release().takes_back() && !has_anybody
+        // Whom the release has whose place it takes is known once that one has made room.
+        let is_known = !matches!(self.observed.blocked, Some(Block::Earlier(_)));
+        self.release().takes_back() && is_known && !has_anybody
     }
 
     fn wait_for(&mut self, block: &Block) {
