@@ -1347,11 +1347,19 @@ fn failing(members: Vec<Member>) -> Cluster {
 fn who_comes_while_it_goes_back_and_got_what_was_offered_goes_back_too() {
     let mut cluster = failing(vec![deployment("web", 0, OLD)]);
     cluster.is_offered = true;
-    cluster.run_for(10);
+    cluster.run_for(5);
     assert_eq!(cluster.phase(), Phase::RollingBack, "somebody may come");
     cluster.members.push(Member { is_newcomer: true, ..deployment("new", 0, NEW) });
     cluster.is_offered = false;
     assert_eq!((cluster.run(), cluster.pins("new").as_str()), (Phase::RolledBack, OLD));
+}
+
+#[test]
+fn what_is_offered_again_for_good_keeps_nobody_from_being_back() {
+    let mut cluster = failing(vec![deployment("web", 0, OLD)]);
+    cluster.is_offered = true;
+    cluster.run_for(15);
+    assert_eq!(cluster.phase(), Phase::RolledBack, "somebody wants it tried again");
 }
 
 #[test]

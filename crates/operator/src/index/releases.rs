@@ -864,9 +864,15 @@ impl Namespace {
         })
     }
 
+    /// Whether new workloads still get what it moves to, and not because somebody wants it tried again.
     fn is_offered(&self, release: &Release) -> bool {
-        let is_next = |step: &Move| self.entry(&step.config).next.as_ref() == Some(&step.to);
-        release.moves.iter().any(|step| step.from != step.to && is_next(step))
+        let is_next = |step: &&Move| self.entry(&step.config).next.as_ref() == Some(&step.to);
+        let is_retried = |step: &Move| {
+            let managed = self.managed.get(&step.config);
+            managed.is_some_and(|managed| managed.object.spec.retry.as_deref() == Some(release.name.as_str()))
+        };
+        let mut offered = release.moves.iter().filter(|step| step.from != step.to).filter(is_next);
+        offered.any(|step| !is_retried(step))
     }
 
     fn policy_of(&self, fact: &ReleaseFact, default: &Policy) -> Policy {

@@ -1,5 +1,7 @@
 //! The way back: the old pins are written, and a release ends when the pods are back.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::{Failure, LEFT_TO_A_PERSON, Machine, RECHECK, after, cannot_be_written, listed};
@@ -8,6 +10,8 @@ use crate::pins::Pins;
 use crate::policy::JoinedFailure;
 use crate::release::{Action, ConsumerId, Counts, Gate, Move, Phase, Record, Release, State, Step};
 
+/// How long the table may take to say that nobody is offered what failed. Afterwards somebody wants it tried again.
+const WITHDRAWAL: Duration = Duration::from_secs(10);
 /// What follows the cause in a reason, where something is in the way of going back.
 const ON_THE_WAY: &str = ". On the way back, ";
 
@@ -132,7 +136,8 @@ impl Machine<'_> {
         self.progress.consumers = records;
         let deadline = self.back_until(&left);
         let reason = self.cause().to_owned();
-        let is_over = !self.observed.is_offered || self.now >= deadline;
+        let withdrawn_at = self.progress.phase_since.map_or(self.now, |since| after(since, WITHDRAWAL));
+        let is_over = !self.observed.is_offered || self.now >= withdrawn_at.min(deadline);
         if left.is_empty() && is_over {
             let end = self.progress.ends_as.unwrap_or(Phase::RolledBack);
             self.end_back(end, reason);
